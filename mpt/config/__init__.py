@@ -1,0 +1,1 @@
+"""From YAML and the command line to one typed RunConfig; no torch."""

@@ -1,0 +1,218 @@
+"""What can be asked for: one dataclass per group. Defaults live in conf/, meanings here.
+
+Groups whose entries differ (model, data, task, precision, scaling, optimizer, schedule) keep the keys
+that all share as fields; every other key that the chosen YAML lists lands in `options`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class ModelConfig:
+    name: str
+    """A file in mpt/models/ (or a plugin's name)."""
+    choice: str = ""
+    """The YAML that was chosen (`resnet50`); filled in by composition."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the model's `build`."""
+
+
+@dataclass
+class DataConfig:
+    name: str
+    """A file in mpt/data/."""
+    batch_size: int
+    """Samples in one micro-batch of one rank; ≥ 1."""
+    eval_batch_size: int | None
+    """Samples in one evaluation batch; None: four times batch_size."""
+    root: str | None
+    """Folder that holds (or receives) the files; relative to where the command was typed."""
+    download: bool
+    """Fetch a missing torchvision set into `root`."""
+    workers: int
+    """Decoding processes; 0 decodes in the training process. Acts only where files are streamed."""
+    on_error: str
+    """`error` or `skip`: what an unreadable sample does."""
+    image_size: int | None
+    """Pixels of a side; None: what the model wants, else the data's own."""
+    mean: list[float] | None
+    """Per-channel mean subtracted after scaling to 0–1; None: the data set's own."""
+    std: list[float] | None
+    """Per-channel divisor; > 0; None: the data set's own."""
+    limit: int | None
+    """Only the first n training samples; None: all."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TaskConfig:
+    name: str
+    """`auto` takes the task that fits the data."""
+    loss_weight: float
+    """Multiplies the loss; finite, not 0."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class LayerRule:
+    match: str
+    """A glob over module names, or a regex after `re:`."""
+    format: str
+    """`float32`, or a compute format (`bfloat16`, `float16`)."""
+    type: str | None = None
+    """Only modules of this class name."""
+
+
+@dataclass
+class PrecisionConfig:
+    name: str
+    """The policy's name (`bf16`)."""
+    backend: str
+    """`auto`, `native` or `emulated`."""
+    param: str
+    """Format of stored weights."""
+    compute: str
+    """Format of matmul and convolution operands; `tfloat32` uses the TF32 mode."""
+    master: str | None
+    """Format of the copy that the optimizer updates; None: the weights themselves."""
+    moment: str
+    """Format of optimizer state."""
+    scaling: str
+    """The strategy that `scaling=auto` stands for."""
+    keep: list[str]
+    """Kinds of ops held in float32 (names of mpt/precision/ops.py)."""
+    layers: list[LayerRule]
+    """Ordered rules; the first match wins; one that matches nothing is an error."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ScalingConfig:
+    """None means the strategy's own default; a value that the strategy has no use for is an error."""
+
+    name: str
+    init_scale: float | None
+    growth_factor: float | None
+    backoff_factor: float | None
+    growth_interval: int | None
+    min_scale: float | None
+    max_scale: float | None
+    hysteresis: int | None
+    max_consecutive_skips: int | None
+    """Skips in a row after which the run stops as diverged; acts in every strategy."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class OptimizerConfig:
+    name: str
+    lr: float
+    """Peak learning rate; > 0."""
+    weight_decay: float
+    fused: str
+    """`auto`, `true` or `false`: one kernel for all parameters, with the skip decided inside it."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ScheduleConfig:
+    name: str
+    warmup: int
+    """Updates of linear warm-up; ≥ 0."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TrainerConfig:
+    max_epochs: float | None
+    """Passes over the training data; None: 10 unless max_steps is given. The first limit reached ends."""
+    max_steps: int | None
+    """Attempts at an update (skipped ones count)."""
+    max_time_s: float | None
+    """Wall-clock seconds after which the run stops, saved."""
+    patience: int | None
+    """Evaluations without improvement after which the run stops."""
+    target: float | None
+    """Value of the task's headline metric at which the run stops."""
+    accumulate: int
+    """Micro-batches in one update; ≥ 1."""
+    clip_norm: float | None
+    """Largest global norm of the unscaled gradient; None: no clipping."""
+    ema_decay: float | None
+    """Decay of a float32 average of the weights; in (0, 1)."""
+    eval_every: int | None
+    """Updates between evaluations; None: at the end of each epoch; 0: only at the end."""
+    log_every: int
+    """Steps between reads of device values; ≥ 1."""
+    eval_precision: str
+    """`same` as training, or `fp32`."""
+    compile: bool
+    """Compile the model with torch.compile."""
+    channels_last: str
+    """`auto` (convolutional nets), `true` or `false`."""
+    deterministic: bool
+    """Only deterministic kernels, no cuDNN benchmark."""
+    threads: int | None
+    """CPU threads; None: torch's own, one for tiny nets."""
+
+
+@dataclass
+class DistributedConfig:
+    name: str
+    nproc: int | None
+
+
+@dataclass
+class CheckpointConfig:
+    every: int | None
+    """Updates between checkpoints; None: at each evaluation; 0: only at the end."""
+    keep: int
+    """Newest checkpoints kept (the best one is kept besides); ≥ 1."""
+    dir: str | None
+    """Folder of checkpoints; None: `checkpoints` in the run folder."""
+    allow_changes: bool
+    """Resume although the configuration differs in keys that alter the result."""
+
+
+@dataclass
+class DebugConfig:
+    inject: list[Any]
+    """Faults put in on purpose."""
+    anomaly: bool
+    """Name the module whose forward first went non-finite."""
+
+
+@dataclass
+class RunConfig:
+    model: ModelConfig
+    data: DataConfig
+    task: TaskConfig
+    precision: PrecisionConfig
+    scaling: ScalingConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    trainer: TrainerConfig
+    distributed: DistributedConfig
+    checkpoint: CheckpointConfig
+    debug: DebugConfig
+    device: str
+    """`auto`, `cpu`, `cuda`, `cuda:N`, `mps`."""
+    seed: int
+    """Seeds initial weights, data order and dropout; 0 ≤ seed < 2^63."""
+    name: str | None
+    """Shown in reports; None: model-precision."""
+    run_dir: str | None
+    """Folder of this run; None: a fresh one under outputs/."""
+    resume: str | None
+    """`auto`, a run folder or a checkpoint; None: a new run."""
+    init_from: str | None
+    """A run folder or checkpoint whose weights alone are taken."""
+    numerics: str
+    """`off`, `light` or `full`."""
+    logger: list[str]
+    plugins: list[str]
+    """Python packages imported before anything is looked up."""
+    recipe: str | None = None

@@ -1,0 +1,80 @@
+"""Errors for people: which key or file, what it got, what it wants, and a next move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process returns; the table is in the README."""
+
+    FINISHED = 0
+    BUG = 1
+    REFUSED = 2
+    DIVERGED = 3
+    JOBS_FAILED = 4
+    FAULT = 5
+    SIGINT = 130
+    SIGTERM = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: `where` is a config key, a command-line word or a file."""
+
+    where: str
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}"]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class MptError(Exception):
+    """The request can't be done; shown to people without a traceback."""
+
+    exit_code: ExitCode = ExitCode.REFUSED
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = tuple(p if isinstance(p, Problem) else Problem("mpt", p) for p in problems)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return str(self.problems[0])
+        body = "\n\n".join(str(p) for p in self.problems)
+        return f"{len(self.problems)} problems\n\n{body}"
+
+
+class ConfigError(MptError):
+    """A key, a choice or a combination of them is wrong."""
+
+
+class PrecisionError(MptError):
+    """A number format or policy can't be had as asked."""
+
+
+class ModelError(MptError):
+    """A model can't be built, or does not fit its data or task."""
+
+
+class DataError(MptError):
+    """A data set is missing, empty or unreadable."""
+
+
+class CheckpointError(MptError):
+    """No checkpoint can be used, or it belongs to another model."""
+
+
+class RecordError(MptError):
+    """A run folder can't be read or written as asked."""
+
+
+class RunFault(MptError):
+    """Data, disk or device failed while a run was going; what was saved is intact."""
+
+    exit_code = ExitCode.FAULT

@@ -1,0 +1,1 @@
+"""Number formats as data, and rounding to them."""

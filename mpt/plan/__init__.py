@@ -1,0 +1,1 @@
+"""What will happen: device facts, steps, a row per module."""

@@ -1,0 +1,1 @@
+"""What a run folder tells; reads files only, never torch."""

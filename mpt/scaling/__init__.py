@@ -1,0 +1,1 @@
+"""Loss-scaling strategies, one file each."""

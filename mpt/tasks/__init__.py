@@ -1,0 +1,1 @@
+"""Losses and metrics, one file a task."""
