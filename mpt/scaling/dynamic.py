@@ -1,0 +1,83 @@
+"""The loss scale doubles after a run of finite steps and halves on overflow."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpt.config.schema import ScalingConfig
+from mpt.scaling._base import copy_state
+
+
+class DynamicScaling:
+    """torch.amp.GradScaler's rule, with a floor, a ceiling and hysteresis.
+
+    With hysteresis h > 1 the scale backs off only at the h-th overflow since it last grew, and at each
+    one after that; the count is refilled when the scale grows.
+    Source: torch's `_amp_update_scale_`; hysteresis as in Megatron-LM's DynamicGradScaler.
+    """
+
+    strategy = "dynamic"
+    active = True
+    changes = True
+
+    def __init__(
+        self,
+        *,
+        init_scale: float,
+        growth_factor: float,
+        backoff_factor: float,
+        growth_interval: int,
+        min_scale: float,
+        max_scale: float,
+        hysteresis: int,
+        device: torch.device,
+    ) -> None:
+        self.scale = torch.tensor(init_scale, dtype=torch.float32, device=device)
+        self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
+        self.hysteresis_left = torch.tensor(hysteresis, dtype=torch.int32, device=device)
+        self._rule = (growth_factor, backoff_factor, growth_interval)
+        self._min, self._max, self._hysteresis = min_scale, max_scale, hysteresis
+
+    def update(self, found: Tensor) -> None:
+        """One decision from one attempt; no read on the host."""
+        shrink = found if self._hysteresis == 1 else self._use_up(found)
+        torch._amp_update_scale_(self.scale, self.growth_tracker, shrink, *self._rule)
+        self.scale.clamp_(self._min, self._max)
+
+    def _use_up(self, found: Tensor) -> Tensor:
+        """Whether this overflow shrinks the scale; every overflow restarts the growth count."""
+        overflow = found.to(torch.int32)
+        grows = (self.growth_tracker + 1 == self._rule[2]) & (overflow == 0)
+        self.hysteresis_left.sub_(overflow).clamp_(min=0)
+        shrink = found * (self.hysteresis_left == 0)
+        self.hysteresis_left.copy_(torch.where(grows, self._hysteresis, self.hysteresis_left))
+        # _amp_update_scale_ adds 1 to the tracker of a step that does not shrink: start that sum at -1
+        self.growth_tracker.mul_(1 - overflow).sub_(overflow)
+        return shrink
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            "scale": self.scale,
+            "growth_tracker": self.growth_tracker,
+            "hysteresis_left": self.hysteresis_left,
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        copy_state(self.state_dict(), state)
+
+
+def build(cfg: ScalingConfig, device: torch.device) -> DynamicScaling:
+    """Dynamic scaling by cfg, each of whose values conf/scaling/dynamic.yaml gives."""
+    assert cfg.init_scale is not None and cfg.growth_factor is not None and cfg.backoff_factor is not None
+    assert cfg.growth_interval is not None and cfg.hysteresis is not None
+    return DynamicScaling(
+        init_scale=cfg.init_scale,
+        growth_factor=cfg.growth_factor,
+        backoff_factor=cfg.backoff_factor,
+        growth_interval=cfg.growth_interval,
+        min_scale=0.0 if cfg.min_scale is None else cfg.min_scale,
+        max_scale=float("inf") if cfg.max_scale is None else cfg.max_scale,
+        hysteresis=cfg.hysteresis,
+        device=device,
+    )
