@@ -1,1 +1,42 @@
-"""Optimizers and learning-rate schedules."""
+"""Optimizers, one file each, behind one protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpt import registry
+from mpt.config.schema import OptimizerConfig
+from mpt.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mpt.optim._base import Optimizer
+
+__all__ = ["build_optimizer"]
+
+
+def build_optimizer(cfg: OptimizerConfig, params: list[Tensor], moment: str) -> Optimizer:
+    """The optimizer that cfg names over `params`, its state in format `moment`.
+
+    Raises: ConfigError for an option it does not have, or a kernel that does not exist.
+    """
+    entry = registry.load("optim", cfg.name)
+    fused = fusable(cfg, params[0].device.type, getattr(entry, "FUSED_ON", ()))
+    try:
+        optimizer: Optimizer = entry.build(
+            params, lr=cfg.lr, weight_decay=cfg.weight_decay, moment=moment, fused=fused, **cfg.options
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(Problem(f"optimizer={cfg.name}", f"options {cfg.options} do not fit: {error}")) from None
+    return optimizer
+
+
+def fusable(cfg: OptimizerConfig, device_type: str, fused_on: tuple[str, ...]) -> bool:
+    """Whether the one-kernel form is used, by cfg.fused and what exists for the device."""
+    exists = device_type in fused_on
+    if cfg.fused == "true" and not exists:
+        raise ConfigError(
+            Problem("optimizer.fused", f"`true`, but {cfg.name} has no fused kernel on {device_type}", "use `auto`")
+        )
+    return exists and cfg.fused != "false"

@@ -1,0 +1,60 @@
+"""What the loop asks of an optimizer: an update whose skip is decided where the gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mpt.errors import ConfigError, Problem
+from mpt.formats.table import by_name
+
+
+class Optimizer(Protocol):
+    """`step` divides gradients by `divisor` and applies them unless `found` is 1.
+
+    `reads_device` tells whether that takes one read of `found` on the host; `by_closure` whether the
+    optimizer evaluates the loss itself. `kernel` names how it runs, for the plan.
+    """
+
+    params: list[Tensor]
+    kernel: str
+    reads_device: bool
+    by_closure: bool
+
+    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None: ...
+
+    def state_tensors(self) -> list[Tensor]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def default_eps(moment: str) -> float:
+    """Adam's epsilon for moments kept in `moment`: 1e-8, or more where the format can't tell it from 0.
+
+    In float16 the second moment of any gradient under sqrt(2^-24) is stored as 0, and an epsilon of 1e-8
+    would turn its update into a step of m / 1e-8. Below that gradient the denominator is epsilon alone.
+    """
+    return max(1e-8, 0.0 if moment == "float32" else float(by_name(moment).smallest_subnormal) ** 0.5)
+
+
+def refuse_options(name: str, options: dict[str, Any], error: TypeError) -> ConfigError:
+    """The error for an option that the optimizer does not take."""
+    return ConfigError(Problem(f"optimizer={name}", f"options {options} do not fit: {error}"))
+
+
+def pairs(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[int]:
+    """Indices of the parameters that have a gradient in this step."""
+    return [i for i in range(len(params)) if grads[i] is not None]
+
+
+def copy_lists(own: list[Tensor], saved: list[Tensor]) -> None:
+    """`own` holds the values of `saved`, each in its own format and place."""
+    assert len(own) == len(saved), f"optimizer state holds {len(saved)} tensors, want {len(own)}"
+    with torch.no_grad():
+        for mine, theirs in zip(own, saved, strict=True):
+            mine.copy_(theirs)

@@ -1,0 +1,66 @@
+"""torch.optim's own classes, where no kernel decides the skip on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class TorchOptimizer:
+    """A torch optimizer behind the loop's protocol; reads `found` on the host once a step."""
+
+    reads_device = True
+    by_closure = False
+
+    def __init__(self, params: list[Tensor], inner: torch.optim.Optimizer) -> None:
+        self.params = params
+        self.inner = inner
+        self.kernel = f"torch.optim.{type(inner).__name__}"
+
+    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+        if found.item():
+            return
+        have = [g for g in grads if g is not None]
+        torch._foreach_div_(have, divisor)
+        for param, grad in zip(self.params, grads, strict=True):
+            param.grad = grad
+        self._set_lr(lr)
+        self.inner.step()
+
+    def _set_lr(self, lr: Tensor) -> None:
+        for group in self.inner.param_groups:
+            group["lr"] = float(lr)
+
+    def state_tensors(self) -> list[Tensor]:
+        return [v for s in self.inner.state.values() for v in _tensors(s)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.inner.state_dict()["state"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        groups = self.inner.state_dict()["param_groups"]
+        self.inner.load_state_dict({"state": state["state"], "param_groups": groups})
+
+
+class ClosureOptimizer(TorchOptimizer):
+    """An optimizer that evaluates the loss several times in one update (L-BFGS)."""
+
+    by_closure = True
+
+    def step_closure(self, closure: Callable[[], Tensor], lr: Tensor) -> None:
+        """`closure` leaves gradients in `.grad` of the parameters and returns the loss."""
+        self._set_lr(lr)
+        self.inner.step(closure)  # type: ignore[arg-type]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v)]
+    if isinstance(value, list | tuple):
+        return [t for v in value for t in _tensors(v)]
+    return []

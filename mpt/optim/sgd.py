@@ -1,0 +1,38 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpt.optim._base import Optimizer
+from mpt.optim._fused import FusedSGD
+from mpt.optim._grouped import by_dtype
+from mpt.optim._torch import TorchOptimizer
+
+FUSED_ON = ("cpu", "cuda")
+
+
+def build(
+    params: list[Tensor],
+    *,
+    lr: float,
+    weight_decay: float,
+    moment: str,
+    fused: bool,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+) -> Optimizer:
+    """SGD; nesterov needs momentum."""
+    if not 0 <= momentum < 1:
+        raise ValueError(f"optimizer.momentum got {momentum}, want 0 ≤ momentum < 1")
+    if nesterov and not momentum:
+        raise ValueError("optimizer.nesterov needs optimizer.momentum above 0")
+    if fused:
+        return by_dtype(
+            params, lambda group: FusedSGD(group, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+        )
+    inner = torch.optim.SGD(
+        params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, foreach=True
+    )
+    return TorchOptimizer(params, inner)
