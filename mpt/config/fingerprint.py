@@ -1,0 +1,43 @@
+"""What identifies a run's result: the part of its configuration that can alter a number."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+from mpt.config.schema import RunConfig
+
+_OUTSIDE = ("name", "run_dir", "resume", "logger", "plugins", "numerics", "recipe", "checkpoint", "debug")
+_OUTSIDE_OF = {
+    "trainer": ("log_every", "max_time_s"),
+    "data": ("workers", "download", "root"),
+    "distributed": ("nproc",),
+}
+
+
+def essence(cfg: RunConfig) -> dict[str, Any]:
+    """The configuration as plain containers, without what only names, places or watches the run."""
+    whole = {k: v for k, v in asdict(cfg).items() if k not in _OUTSIDE}
+    for group, keys in _OUTSIDE_OF.items():
+        whole[group] = {k: v for k, v in whole[group].items() if k not in keys}
+    return whole
+
+
+def fingerprint(cfg: RunConfig) -> str:
+    """Sixteen hexadecimal digits of the essence's SHA-256."""
+    text = json.dumps(essence(cfg), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Dotted keys at which two essences differ, with both values."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append((prefix + key, a, b))
+    return found

@@ -1,0 +1,123 @@
+"""What will happen: decided before anything is built on the device, complete and JSON-able."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mpt.config.schema import RunConfig
+from mpt.precision.capability import Mechanism
+from mpt.types import DataSpec, DeviceFacts, ModuleRow
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is. `micro` counts micro-batches of one rank, `steps` attempts."""
+
+    batches_per_epoch: int
+    accumulate: int
+    steps: int
+    micro: int
+
+    @property
+    def epochs(self) -> float:
+        return self.micro / self.batches_per_epoch
+
+    def window(self, step: int) -> int:
+        """Micro-batches in attempt `step` (0-based): `accumulate`, or what is left at the very end."""
+        return min(self.accumulate, self.micro - step * self.accumulate)
+
+    def epochs_done(self, step: int) -> int:
+        """Whole passes over the data after `step` attempts."""
+        return min(step * self.accumulate, self.micro) // self.batches_per_epoch
+
+
+DEFAULT_EPOCHS = 10
+
+
+def length(cfg: RunConfig, batches_per_epoch: int) -> Length:
+    """The run's length from max_epochs and max_steps; the first that is reached ends it.
+
+    Windows of micro-batches run on across epochs, so an epoch shorter than a window is no special case;
+    the last window of a run limited by epochs may be shorter.
+    """
+    trainer, accumulate = cfg.trainer, cfg.trainer.accumulate
+    epochs = trainer.max_epochs
+    if epochs is None and trainer.max_steps is None:
+        epochs = DEFAULT_EPOCHS
+    limits = []
+    if epochs is not None:
+        limits.append(math.ceil(epochs * batches_per_epoch))
+    if trainer.max_steps is not None:
+        limits.append(trainer.max_steps * accumulate)
+    micro = max(min(limits), 1)
+    return Length(batches_per_epoch, accumulate, math.ceil(micro / accumulate), micro)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decided run. `notes` are sentences a user should read before the run starts."""
+
+    name: str
+    model: str
+    params: int
+    device: DeviceFacts
+    precision: str
+    mechanism: Mechanism
+    rows: tuple[ModuleRow, ...]
+    data: DataSpec
+    task: str
+    length: Length
+    batch_size: int
+    scaling: str
+    optimizer: str
+    schedule: str
+    seed: int
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain containers, for plan.json and `mpt plan --json`."""
+        return {
+            "schema": "mpt.plan/1",
+            **asdict(self),
+            "predicted": {"peak_bytes": None, "peak_bytes_reason": "this version makes no predictions"},
+        }
+
+    def lines(self) -> list[str]:
+        """What a user sees first: asked and effective precision, device, sizes."""
+        m = self.mechanism
+        return [
+            f"{self.model} on {self.data.name}: {self.params:,} parameters, "
+            f"{self.data.n_train:,} training and {self.data.n_eval:,} evaluation samples",
+            f"precision {self.precision}: compute {m.compute} {m.how} on {self.device.name} ({m.reason})",
+            f"{self.length.steps:,} steps of {self.length.accumulate} × {self.batch_size} samples, "
+            f"{self.length.epochs:.4g} epochs; {self.optimizer}; schedule {self.schedule}; scaling {self.scaling}",
+            *self.notes,
+        ]
+
+
+def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, reads_device: bool) -> tuple[str, ...]:
+    """What is not obvious from the configuration, a sentence each."""
+    told = []
+    if mechanism.how == "emulated":
+        told.append(f"{mechanism.compute} is emulated here: its numerics are real, its speed says nothing")
+    if reads_device:
+        told.append(f"optimizer={cfg.optimizer.name} has no fused kernel here: one read of the device in each step")
+    if cfg.optimizer.options.get("eps", 0) is None and cfg.precision.moment == "float16":
+        told.append("optimizer.eps is 2^-12: smaller ones vanish beside float16 moments")
+    if cfg.precision.master is None and cfg.precision.param != "float32":
+        told.append(
+            f"weights are stored in {cfg.precision.param} without a float32 master copy: small updates are lost, "
+            "and their share is measured"
+        )
+    if cfg.scaling.name == "none" and cfg.precision.compute == "float16":
+        told.append("float16 gradients without loss scaling: the share that becomes zero is measured")
+    if data.synthetic:
+        told.append("synthetic data: for speed measurements, nothing can be learned from it")
+    if cfg.plugins:
+        told.append("runs code of yours: plugins " + ", ".join(cfg.plugins))
+    if "path" in cfg.model.options:
+        told.append(f"runs code of yours: model.path {cfg.model.options['path']}")
+    return tuple(told)

@@ -1,0 +1,32 @@
+"""Evaluation: every sample once, sums on the device, one read at the end."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mpt.data._context import DataSource
+from mpt.precision.policy import Policy
+from mpt.tasks._base import Task
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, policy: Policy, task: Task, data: DataSource, precision: str) -> dict[str, float]:
+    """The task's metrics over the evaluation split, in `precision` (`same` as training, or `fp32`).
+
+    The model is left in training mode if it was; random states and buffers are not touched.
+    """
+    training = model.training
+    model.eval()
+    sums: torch.Tensor | None = None
+    count = 0
+    try:
+        for batch in data.eval():
+            with policy.evaluate(precision):
+                output = model(batch.inputs)
+            part = task.sums(output, batch)
+            sums = part if sums is None else sums + part
+            count += task.count(batch)
+    finally:
+        model.train(training)
+    return task.metrics(sums.tolist() if sums is not None else [], count)
