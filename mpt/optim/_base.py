@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mpt.errors import ConfigError, Problem
-from mpt.formats.table import by_name
+from mpt.formats.table import format_of
 
 
 class Optimizer(Protocol):
@@ -39,7 +39,7 @@ def default_eps(moment: str) -> float:
     In float16 the second moment of any gradient under sqrt(2^-24) is stored as 0, and an epsilon of 1e-8
     would turn its update into a step of m / 1e-8. Below that gradient the denominator is epsilon alone.
     """
-    return max(1e-8, 0.0 if moment == "float32" else float(by_name(moment).smallest_subnormal) ** 0.5)
+    return max(1e-8, 0.0 if moment == "float32" else format_of(moment).min_subnormal ** 0.5)
 
 
 def refuse_options(name: str, options: dict[str, Any], error: TypeError) -> ConfigError:

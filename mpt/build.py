@@ -1,0 +1,142 @@
+"""The only place that constructs things: RunConfig → Plan and objects."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpt import registry
+from mpt.config.fingerprint import fingerprint
+from mpt.config.schema import RunConfig
+from mpt.data._context import DataContext, DataSource
+from mpt.errors import ConfigError, Problem
+from mpt.optim import build_optimizer
+from mpt.optim._base import Optimizer
+from mpt.plan.facts import probe
+from mpt.plan.plan import Plan, length, notes
+from mpt.precision.assign import assign
+from mpt.precision.capability import resolve
+from mpt.precision.policy import Policy, install
+from mpt.rng import seed_all
+from mpt.scaling._base import Scaler
+from mpt.schedules import lr_at
+from mpt.tasks import build_task
+from mpt.tasks._base import Task
+from mpt.types import DeviceFacts
+
+
+@dataclass
+class Run:
+    """Everything a loop needs, made from one configuration."""
+
+    cfg: RunConfig
+    plan: Plan
+    device: torch.device
+    data: DataSource
+    task: Task
+    model: nn.Module
+    policy: Policy
+    scaler: Scaler
+    optimizer: Optimizer
+    lr: Callable[[int], float]
+
+
+def make_plan(cfg: RunConfig) -> Plan:
+    """What `cfg` would run, with nothing allocated on the device: the model is built on `meta`."""
+    facts = _facts(cfg)
+    mechanism = resolve(cfg.precision, facts)
+    data = _data(cfg, torch.device("cpu"))
+    task = build_task(cfg.task, data.spec)
+    try:
+        with torch.device("meta"):
+            model = _model(cfg, data)
+    except (NotImplementedError, RuntimeError):  # code that computes with its weights while it builds
+        model = _model(cfg, data)
+    plan = _plan(cfg, facts, model, data, task, kernel=cfg.optimizer.name, reads_device=False)
+    data.close()
+    return plan
+
+
+def build(cfg: RunConfig) -> Run:
+    """All objects of a run on its device; the first to allocate there."""
+    facts = _facts(cfg)
+    mechanism = resolve(cfg.precision, facts)
+    device = torch.device(facts.type, facts.index) if facts.type == "cuda" else torch.device(facts.type)
+    data = _data(cfg, device)
+    task = build_task(cfg.task, data.spec)
+    seed_all(cfg.seed)
+    model = _model(cfg, data).to(device)
+    if channels_last(cfg):
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    rows = assign(model, cfg.precision, mechanism)
+    policy = install(model, cfg.precision, mechanism)
+    if not policy.weights:
+        raise ConfigError(Problem(f"model={cfg.model.choice}", "has no weight that can be trained: all are frozen"))
+    optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment)
+    plan = _plan(cfg, facts, model, data, task, optimizer.kernel, optimizer.reads_device, rows)
+    scaler: Scaler = registry.load("scaling", cfg.scaling.name).build(cfg.scaling, device)
+    lr = lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)
+    seed_all(cfg.seed)
+    return Run(cfg, plan, device, data, task, model, policy, scaler, optimizer, lr)
+
+
+def channels_last(cfg: RunConfig) -> bool:
+    """Whether images are laid out channel by channel within a pixel; `auto`: for convolutional nets."""
+    if cfg.trainer.channels_last == "auto":
+        return bool(registry.load("models", cfg.model.name).CONVOLUTIONAL)
+    return cfg.trainer.channels_last == "true"
+
+
+def _facts(cfg: RunConfig) -> DeviceFacts:
+    for plugin in cfg.plugins:
+        importlib.import_module(plugin)
+    return probe(cfg.device)
+
+
+def _data(cfg: RunConfig, device: torch.device) -> DataSource:
+    wanted = registry.load("models", cfg.model.name).input_spec(cfg.model.options)
+    context = DataContext(seed=cfg.seed, device=device, channels_last=channels_last(cfg))
+    source: DataSource = registry.load("data", cfg.data.name).open_data(cfg.data, wanted, context)
+    return source
+
+
+def _model(cfg: RunConfig, data: DataSource) -> nn.Module:
+    model: nn.Module = registry.load("models", cfg.model.name).build(cfg.model.options, data.spec)
+    return model
+
+
+def _plan(
+    cfg: RunConfig,
+    facts: DeviceFacts,
+    model: nn.Module,
+    data: DataSource,
+    task: Task,
+    kernel: str,
+    reads_device: bool,
+    rows: Any = None,
+) -> Plan:
+    mechanism = resolve(cfg.precision, facts)
+    return Plan(
+        name=cfg.name or f"{cfg.model.choice}-{cfg.precision.name}",
+        model=cfg.model.choice,
+        params=sum(p.numel() for p in model.parameters()),
+        device=facts,
+        precision=cfg.precision.name,
+        mechanism=mechanism,
+        rows=assign(model, cfg.precision, mechanism) if rows is None else rows,
+        data=data.spec,
+        task=task.name,
+        length=length(cfg, data.batches_per_epoch),
+        batch_size=cfg.data.batch_size,
+        scaling=cfg.scaling.name,
+        optimizer=f"{cfg.optimizer.name} ({kernel})",
+        schedule=cfg.schedule.name,
+        seed=cfg.seed,
+        fingerprint=fingerprint(cfg),
+        notes=notes(cfg, mechanism, data.spec, reads_device),
+    )
