@@ -25,10 +25,11 @@ class Batch(NamedTuple):
 class InputSpec:
     """What a model takes: data sets adapt to it.
 
-    `channels` None: any. `size` None: any size of at least `min_size` pixels.
+    `kind` None: either (a user's own model). `channels` None: any. `size` None: any size of at least
+    `min_size` pixels.
     """
 
-    kind: DataKind
+    kind: DataKind | None
     channels: int | None = None
     size: int | None = None
     min_size: int = 1

@@ -1,0 +1,48 @@
+"""What a data set is told about the run, and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from mpt.types import Batch, DataSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class DataContext:
+    """Where batches go and which part of them is this rank's."""
+
+    seed: int
+    device: str | torch.device
+    rank: int = 0
+    world: int = 1
+    channels_last: bool = False
+
+
+class DataSource(Protocol):
+    """Batches of one data set, in an order that only (seed, epoch, rank, world) decide."""
+
+    spec: DataSpec
+    batches_per_epoch: int
+    skipped: list[str]
+    """Samples that could not be read and were replaced (data.on_error=skip)."""
+
+    def train(self, start: int) -> Iterator[Batch]:
+        """Endless micro-batches of this rank, from micro-batch `start` of the run."""
+        ...
+
+    def eval(self) -> Iterator[Batch]:
+        """This rank's share of the evaluation samples, each once."""
+        ...
+
+    def train_indices(self, micro: int) -> list[int]:
+        """The training samples in this rank's micro-batch `micro`."""
+        ...
+
+    def close(self) -> None:
+        """Ends worker processes; harmless when called twice."""
+        ...

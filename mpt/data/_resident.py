@@ -1,0 +1,141 @@
+"""Small data sets live on the training device and are indexed there.
+
+A step costs Python next to nothing: the epoch's order is uploaded once, and one index_select for inputs and one
+for targets gathers as many batches as fit GATHER_BYTES; each step then takes a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from mpt.data._context import DataContext
+from mpt.data._order import batches_per_epoch, epoch_rows, micro_indices, rank_span
+from mpt.types import Batch, DataSpec
+
+# Below this a gather costs more in calls than in bytes; it bounds the memory that gathering ahead takes.
+GATHER_BYTES = 256 * 1024
+# Batches gathered together must each start on the allocator's alignment, or kernels could round differently.
+ALIGNMENT = 64
+
+Split = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def as_stored(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as they were stored."""
+    return inputs, targets
+
+
+def channels_last(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Images stored B,H,W,C as B,C,H,W with channels last in memory, without a copy."""
+    return inputs.permute(0, 3, 1, 2), targets
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one split on the device; row i of `inputs` belongs to row i of `targets`."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def select(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows with these numbers, copied."""
+        return self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Token windows on the device: `tokens` N,L+1 in a small dtype; targets are the inputs one further."""
+
+    tokens: Tensor
+
+    def select(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the windows with these numbers, as int64."""
+        window = self.tokens.index_select(0, rows)
+        return window[:, :-1].long(), window[:, 1:].long()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def _cut(rows: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    return rows.view(shape + rows.shape[1:]).unbind(0)
+
+
+class ResidentSource:
+    """Batches gathered on the device; `finish` turns gathered rows into what the model takes."""
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        train: Table | Windows,
+        evaluation: Table | Windows,
+        batch: tuple[int, int],
+        context: DataContext,
+        finish: Split = as_stored,
+    ) -> None:
+        self.spec = spec
+        self.skipped: list[str] = []
+        self._train, self._eval, self._finish, self._context = train, evaluation, finish, context
+        self._batch, self._eval_batch = batch
+        self.batches_per_epoch = batches_per_epoch(len(train), self._batch, context.world)
+        self._ahead = self._gathered_batches()
+
+    def train(self, start: int) -> Iterator[Batch]:
+        """Endless micro-batches of this rank, from micro-batch `start` of the run."""
+        epoch, position = divmod(start, self.batches_per_epoch)
+        while True:
+            yield from self._epoch(epoch, position)
+            epoch, position = epoch + 1, 0
+
+    def _epoch(self, epoch: int, position: int) -> Iterator[Batch]:
+        rows = self._upload(epoch)
+        # Blocks start at the same positions whatever the resume point: alignment, and so rounding, never differs.
+        first = position - position % self._ahead
+        skip = position - first
+        for block in rows[first:].split(self._ahead):
+            yield from islice(self._gather(block), skip, None)
+            skip = 0
+
+    def _gather(self, block: Tensor) -> Iterator[Batch]:
+        inputs, targets = self._finish(*self._train.select(block.view(-1)))
+        return map(Batch, _cut(inputs, block.shape), _cut(targets, block.shape))
+
+    def _upload(self, epoch: int) -> Tensor:
+        c = self._context
+        rows = torch.from_numpy(epoch_rows(c.seed, epoch, len(self._train), self._batch, c.rank, c.world).copy())
+        if torch.device(c.device).type == "cuda":
+            rows = rows.pin_memory()  # an upload from pageable memory would make the host wait for the device
+        return rows.to(c.device, non_blocking=True)
+
+    def _gathered_batches(self) -> int:
+        row = torch.zeros(1, dtype=torch.int64, device=self._context.device)
+        inputs, _ = self._finish(*self._train.select(row))
+        batch_bytes = self._batch * inputs.numel() * inputs.element_size()
+        if batch_bytes % ALIGNMENT:
+            return 1
+        return max(1, GATHER_BYTES // batch_bytes)
+
+    def eval(self) -> Iterator[Batch]:
+        """This rank's share of the evaluation samples, each once; the last batch may be smaller."""
+        span = rank_span(len(self._eval), self._context.rank, self._context.world)
+        rows = torch.arange(span.start, span.stop, device=self._context.device)
+        for block in rows.split(self._eval_batch):
+            if len(block):
+                yield Batch(*self._finish(*self._eval.select(block)))
+
+    def train_indices(self, micro: int) -> list[int]:
+        """The training samples in this rank's micro-batch `micro`."""
+        c = self._context
+        found: list[int] = micro_indices(c.seed, micro, len(self._train), self._batch, c.rank, c.world).tolist()
+        return found
+
+    def close(self) -> None:
+        """Nothing is held beyond tensors."""

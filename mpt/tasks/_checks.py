@@ -1,0 +1,45 @@
+"""What every task demands of its options and of a model's output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpt.errors import ConfigError, ModelError, Problem
+from mpt.registry import did_you_mean
+
+
+def merged(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` overlaid with `options`.
+
+    Raises: ConfigError naming every option that is not among the defaults.
+    """
+    unknown = [key for key in options if key not in defaults]
+    if unknown:
+        known = list(defaults)
+        raise ConfigError(*(Problem(f"task.{key}", "no such option", did_you_mean(key, known)) for key in unknown))
+    return {**defaults, **options}
+
+
+def require_output(output: object, wanted: tuple[int, ...], axes: str) -> Tensor:
+    """The output itself, a floating tensor of the wanted shape.
+
+    Raises: ModelError naming both shapes.
+    """
+    if not isinstance(output, Tensor):
+        what = f"the model returned a {type(output).__name__}, but the task wants one tensor of shape {wanted} ({axes})"
+        raise ModelError(Problem("model", what, "return the logits alone, without auxiliary outputs or a wrapper"))
+    if tuple(output.shape) != wanted:
+        what = f"the output has shape {tuple(output.shape)}, but the task wants {wanted} ({axes})"
+        raise ModelError(Problem("model, task", what, "match the model's last layer to the data's classes"))
+    if not output.is_floating_point():
+        raise ModelError(Problem("model", f"the output is {output.dtype}, not floating", "return logits, not classes"))
+    return output
+
+
+def counting_dtype(device: torch.device) -> torch.dtype:
+    """float64, exact up to 2^53 counts, where the device has it; float32 (2^24) on MPS."""
+    return torch.float32 if device.type == "mps" else torch.float64
