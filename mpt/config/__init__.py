@@ -1,1 +1,1 @@
-"""From YAML and the command line to one typed RunConfig; no torch."""
+"""What was asked: YAML and command-line words become typed values."""

@@ -1,0 +1,10 @@
+"""Composition: command-line words and YAML become one RunConfig, or one error with all that is wrong.
+
+The only part of mpt that knows Hydra and OmegaConf.
+"""
+
+from __future__ import annotations
+
+from mpt.config.compose._run import Composition, compose, composition
+
+__all__ = ["Composition", "compose", "composition"]

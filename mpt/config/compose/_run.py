@@ -1,0 +1,231 @@
+"""The steps of composition, in order; each collects its problems and goes on with what is left."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from mpt.config.check import range_problems
+from mpt.config.compose import groups, keys, words
+from mpt.config.compose.session import Session, recipe_names, session, store_recipe
+from mpt.config.compose.typed import NOT_YAML, Leaves
+from mpt.config.plugins import import_plugins
+from mpt.config.schema import RunConfig
+from mpt.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A configuration in both forms: Hydra's merged YAML, and the dataclasses made from it."""
+
+    yaml: DictConfig
+    config: RunConfig
+
+
+def compose(overrides: list[str], config_dir: str | None = None) -> RunConfig:
+    """The configuration that the words ask for; changes no directory and writes nothing.
+
+    Raises: ConfigError with every problem of words, keys, choices, types and interpolations.
+    """
+    return composition(overrides, config_dir).config
+
+
+def composition(overrides: list[str], config_dir: str | None = None) -> Composition:
+    """As compose, with the merged YAML beside it."""
+    with session(config_dir) as hydra:
+        return _Composer(hydra).run([words.split(raw) for raw in overrides])
+
+
+class _Composer:
+    """Collects problems over the steps of one composition."""
+
+    def __init__(self, hydra: Session) -> None:
+        self.hydra = hydra
+        self.problems: list[Problem] = []
+        self.groups = hydra.groups()
+
+    def run(self, typed: list[words.Word]) -> Composition:
+        good = [word for word in typed if self._shaped(word)]
+        self._plugins_of(good)
+        group_lines = [self._group_line(word) for word in good if self._is_group(word)]
+        base = self._composed([line for line in group_lines if line] + [w.raw for w in good if w.hydra])
+        if base is None:
+            raise ConfigError(*self.problems)
+        choices = self._choices(base)
+        base = without_hydra(base)
+        skeleton = self._skeleton(base, choices)
+        cfg = deepcopy(base)
+        for word in good:
+            if not word.hydra and not self._is_group(word):
+                self._set(cfg, skeleton, word, choices)
+        self._overlay_auto(cfg, choices)
+        return self._finish(cfg, skeleton, choices)
+
+    def _shaped(self, word: words.Word) -> bool:
+        problem = words.misshapen(word, self._owner_of)
+        if problem:
+            self.problems.append(problem)
+        return problem is None
+
+    def _owner_of(self, choice: str) -> str | None:
+        return next((group for group in self.groups if choice in self.hydra.choices(group)), None)
+
+    def _is_group(self, word: words.Word) -> bool:
+        return word.key in self.groups
+
+    def _plugins_of(self, good: list[words.Word]) -> None:
+        """Plugins come first: they may bring choices."""
+        for word in good:
+            if word.key == "plugins":
+                override = words.parse(word.raw, word)
+                if isinstance(override, Override):
+                    value = override.value()
+                    self.problems += import_plugins([str(v) for v in (value if isinstance(value, list) else [value])])
+
+    def _group_line(self, word: words.Word) -> str | None:
+        """`group=choice` for Hydra, or None after noting what is wrong."""
+        override = words.parse(word.raw, word)
+        value = override if isinstance(override, Problem) else groups.choice(override)
+        if isinstance(value, Problem):
+            self.problems.append(value)
+            return None
+        problem = groups.check_choice(word.key, value, self.hydra.choices(word.key))
+        if problem:
+            self.problems.append(problem)
+            return None
+        if word.key == "recipe" and value in recipe_names():
+            store_recipe(value)
+        return f"{word.key}={value}"
+
+    def _composed(self, lines: list[str]) -> DictConfig | None:
+        try:
+            return self.hydra.compose(lines)
+        except (HydraException, OmegaConfBaseException) as error:
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            text = " ".join(f"{error}{cause}".split())
+            self.problems.append(Problem("configuration", text, "look at the YAML that it names"))
+            return None
+
+    @staticmethod
+    def _choices(base: DictConfig) -> dict[str, str]:
+        return {str(group): str(value) for group, value in base.hydra.runtime.choices.items() if "/" not in str(group)}
+
+    def _skeleton(self, base: DictConfig, choices: dict[str, str]) -> DictConfig:
+        """The chosen YAMLs without a recipe's own values: what keys there are, and of what type."""
+        if choices.get("recipe") in (None, "None"):
+            return base
+        lines = [f"{group}={choice}" for group, choice in choices.items() if group != "recipe"]
+        composed = self._composed(lines)
+        return without_hydra(composed) if composed is not None else base
+
+    def _set(self, cfg: DictConfig, skeleton: DictConfig, word: words.Word, choices: dict[str, str]) -> None:
+        """Puts one `key=value` in, or notes what is wrong with it."""
+        if not keys.exists(skeleton, word.key):
+            self.problems.append(self._unknown(word, skeleton, choices))
+            return
+        group, _, leaf = word.key.partition(".")
+        if leaf == "name" and group in self.groups:
+            self.problems.append(Problem(word.key, "is set by the choice", f"write {group}={word.text}"))
+            return
+        line = words.quote_word(word, self._is_text(skeleton, word.key), multirun=False)
+        override = words.parse(line, word)
+        if isinstance(override, Problem):
+            self.problems.append(override)
+        elif override.is_sweep_override():
+            self.problems.append(Problem(word.key, f"got `{word.text}`", f"{groups.SWEEP_HINT}; a list is [a,b]"))
+        else:
+            self._update(cfg, word, override.value())
+
+    def _update(self, cfg: DictConfig, word: words.Word, value: Any) -> None:
+        try:
+            OmegaConf.update(cfg, word.key, value, merge=True, force_add=word.key.count(".") > 1)
+        except OmegaConfBaseException as error:
+            self.problems.append(Problem(word.key, f"got `{word.text}`", str(error).splitlines()[0]))
+
+    def _unknown(self, word: words.Word, skeleton: DictConfig, choices: dict[str, str]) -> Problem:
+        known = keys.dotted(skeleton)
+        if "." not in word.key and not any(k.rsplit(".", 1)[-1] == word.key for k in known):
+            names = [*self.groups, *(k for k in known if "." not in k)]
+            hint = groups.unknown_group(word.key, word.text or "", names, self._choices_of)
+            return Problem(word.key, "no such key or group", hint)
+        return keys.unknown(word.key, known, choices)
+
+    def _choices_of(self, group: str) -> list[str]:
+        return self.hydra.choices(group) if group in self.groups else []
+
+    @staticmethod
+    def _is_text(skeleton: DictConfig, key: str) -> bool:
+        """Whether the raw text is the value: by the schema, or by the YAML default of an option."""
+        if key in words.text_keys():
+            return True
+        if OmegaConf.select(skeleton, key, throw_on_missing=False) is None:
+            return _missing(skeleton, key)
+        group, _, leaf = key.partition(".")
+        is_option = bool(leaf) and leaf not in {f.name for f in fields(get_type_hints(RunConfig)[group])}
+        return is_option and isinstance(OmegaConf.select(skeleton, key), str)
+
+    def _overlay_auto(self, cfg: DictConfig, choices: dict[str, str]) -> None:
+        """scaling=auto becomes the policy's own strategy, under the values that were given."""
+        if choices["scaling"] != "auto":
+            return
+        preset = str(cfg.precision.scaling)
+        known = [choice for choice in self.hydra.choices("scaling") if choice != "auto"]
+        if preset not in known:
+            self.problems.append(Problem("precision.scaling", f"got `{preset}`", groups.near(preset, known)))
+            preset = "none"
+        given = {key: value for key, value in cfg.scaling.items_ex(resolve=False) if value is not None}
+        merged = OmegaConf.merge(self.hydra.entry("scaling", preset), {**given, "name": preset})
+        with open_dict(cfg):
+            cfg.scaling = OmegaConf.merge(cfg.scaling, merged)
+
+    def _finish(self, cfg: DictConfig, skeleton: DictConfig, choices: dict[str, str]) -> Composition:
+        leaves = Leaves()
+        leaves.read(cfg, skeleton)
+        problems = [*self.problems, *leaves.problems]
+        if problems:
+            raise ConfigError(*problems, *range_problems(leaves.values))
+        config = build(leaves.values, choices)
+        late = import_plugins(config.plugins)
+        if late:
+            raise ConfigError(*late)
+        return Composition(cfg, config)
+
+
+def without_hydra(cfg: DictConfig) -> DictConfig:
+    """cfg without Hydra's own node."""
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def _missing(cfg: DictConfig, key: str) -> bool:
+    group, _, leaf = key.rpartition(".")
+    owner = OmegaConf.select(cfg, group) if group else cfg
+    return isinstance(owner, DictConfig) and OmegaConf.is_missing(owner, leaf)
+
+
+def build(values: dict[str, Any], choices: dict[str, str]) -> RunConfig:
+    """The dataclasses from typed leaves by dotted key."""
+    top: dict[str, Any] = {}
+    for name, hint in get_type_hints(RunConfig).items():
+        if is_dataclass(hint):
+            top[name] = _group(name, hint, values)
+        elif name not in NOT_YAML:
+            top[name] = values[name]
+    top["model"].choice = choices["model"]
+    recipe = choices.get("recipe")
+    return RunConfig(**top, recipe=None if recipe in (None, "None") else recipe)
+
+
+def _group(group: str, cls: Any, values: dict[str, Any]) -> Any:
+    own = {field.name for field in fields(cls)}
+    inside = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{group}.")}
+    given = {key: value for key, value in inside.items() if key in own}
+    options = {key: value for key, value in inside.items() if key not in own}
+    return cls(**given, options=options) if "options" in own else cls(**given)

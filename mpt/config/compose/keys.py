@@ -1,0 +1,52 @@
+"""Single keys (`trainer.max_steps=3`): is there such a key, and what is near when there is not."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from omegaconf import DictConfig, OmegaConf
+
+from mpt.errors import Problem
+
+
+def dotted(cfg: DictConfig) -> list[str]:
+    """Every key of the two levels that a configuration has."""
+    found: list[str] = []
+    for name in cfg:
+        inner = cfg._get_node(name)
+        if isinstance(inner, DictConfig) and not inner._is_none():
+            found += [f"{name}.{key}" for key in inner]
+        elif name != "hydra":
+            found.append(str(name))
+    return found
+
+
+def exists(cfg: DictConfig, key: str) -> bool:
+    """Whether `key` is there; keys inside an option that is a mapping (`model.kwargs.x`) are the user's own."""
+    parts = key.split(".")
+    known = dotted(cfg)
+    if len(parts) <= 2:
+        return key in known
+    owner = ".".join(parts[:2])
+    return owner in known and isinstance(OmegaConf.select(cfg, owner, throw_on_missing=False), DictConfig)
+
+
+def unknown(key: str, known: list[str], choices: dict[str, str]) -> Problem:
+    """The message for a key that is not there."""
+    group = key.split(".")[0]
+    what = "no such key"
+    if "." in key and group in choices and any(k.startswith(f"{group}.") for k in known):
+        what = f"no such key with {group}={choices[group]}"
+    return Problem(key, what, hint(key, known))
+
+
+def hint(key: str, known: list[str]) -> str:
+    """The nearest keys, by the last part first (`max_steps` is `trainer.max_steps`), else those of its group."""
+    leaf = key.rsplit(".", 1)[-1]
+    same = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
+    close = same or get_close_matches(key, known, n=3, cutoff=0.7)
+    if close:
+        return "did you mean " + " or ".join(f"`{k}`" for k in close[:3]) + "?"
+    group = key.split(".")[0]
+    siblings = [k for k in known if k.startswith(f"{group}.")]
+    return "its keys: " + ", ".join(siblings) if siblings else "`mpt train --help` shows all keys"
