@@ -1,0 +1,44 @@
+"""Counters of a run that is under way, beyond what History and Clock count; all in every checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Progress:
+    """`best` holds metrics, step and update of the best evaluation; `stale` counts evaluations since it."""
+
+    best: dict[str, float] = field(default_factory=dict)
+    last_eval: dict[str, float] = field(default_factory=dict)
+    evaluated_step: int = -1
+    saved_step: int = -1
+    stale: int = 0
+    train_loss: float | None = None
+    zero_grad_share: list[float] = field(default_factory=list)
+    lost_update_share: list[float] = field(default_factory=list)
+    resumed_at: list[int] = field(default_factory=list)
+
+    def judge(self, metrics: dict[str, float], headline: str, mode: str, step: int, update: int) -> bool:
+        """Take an evaluation into account; whether it is the best so far. NaN never is."""
+        self.last_eval, self.evaluated_step = metrics, step
+        value = metrics[headline]
+        known = self.best.get(headline)
+        better = value == value and (known is None or (value > known if mode == "max" else value < known))
+        if better:
+            self.best = {**metrics, "step": step, "update": update}
+        self.stale = 0 if better else self.stale + 1
+        return better
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: a marker's name, the exit code, and the reason in a sentence."""
+
+    marker: str
+    exit_code: int
+    reason: str
+
+    @property
+    def status(self) -> str:
+        return self.marker.lower()
