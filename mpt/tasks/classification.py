@@ -65,6 +65,7 @@ class Classification:
     num_classes: int
     loss: str
     _loss: Loss
+    name: ClassVar[str] = "classification"
     headline: ClassVar[str] = "accuracy"
     mode: ClassVar[Literal["min", "max"]] = "max"
 

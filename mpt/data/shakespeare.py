@@ -1,0 +1,45 @@
+"""Eight plays as bytes, inside the package (public domain); the last tenth is for evaluation."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+from mpt.config.schema import DataConfig
+from mpt.data._context import DataContext, DataSource
+from mpt.errors import Problem
+from mpt.types import InputSpec
+
+if TYPE_CHECKING:
+    from mpt.data._open import RawTokens
+
+KIND = "tokens"
+FILE = "shakespeare.txt.gz"
+EVAL_FRAC = 0.1
+# A token is a byte.
+VOCABULARY = 256
+
+
+def check(cfg: DataConfig) -> list[Problem]:
+    """Nothing can be missing: the file is part of the package."""
+    return []
+
+
+def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataSource:
+    """Windows of the model's context on the device; each byte of a part is a target once."""
+    from mpt.data._open import open_tokens
+
+    return open_tokens(cfg, wanted, context, read())
+
+
+def read() -> RawTokens:
+    """The bytes of both parts."""
+    import numpy as np
+
+    from mpt.data._open import RawTokens
+    from mpt.data._spec import packaged
+
+    packed = packaged(FILE)
+    text = np.frombuffer(gzip.decompress(packed), dtype=np.uint8)
+    cut = len(text) - round(EVAL_FRAC * len(text))
+    return RawTokens(text[:cut], text[cut:], VOCABULARY, content=(packed, EVAL_FRAC))
