@@ -1,0 +1,6 @@
+"""Checkpoints that are whole or not there: committed by a marker, verified by checksum."""
+
+from mpt.checkpoint.match import half_weights, model_mismatch
+from mpt.checkpoint.store import CheckpointStore, find, load
+
+__all__ = ["CheckpointStore", "find", "half_weights", "load", "model_mismatch"]

@@ -1,0 +1,73 @@
+"""The marker COMMITTED: what a checkpoint's files must be, and proof that they were all written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SCHEMA = "mpt.checkpoint/1"
+MARKER = "COMMITTED"
+STATE = "state.pt"
+
+
+class Rejected(Exception):
+    """Why a folder is no usable checkpoint; never leaves this package."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A checkpoint's place in the run, and the size and SHA-256 of its state file."""
+
+    step: int
+    update: int
+    state_bytes: int
+    state_sha256: str
+    schema: str = SCHEMA
+
+    def dumps(self) -> str:
+        """Text that ends in a checksum of itself."""
+        body = json.dumps(asdict(self), sort_keys=True)
+        return f"{body}\nsha256 {hashlib.sha256(body.encode()).hexdigest()}\n"
+
+
+def read_marker(folder: Path) -> Marker:
+    """The folder's marker. Raises: Rejected with the reason."""
+    try:
+        text = (folder / MARKER).read_bytes().decode()
+    except FileNotFoundError:
+        raise Rejected(f"no {MARKER}: the save was never finished") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected(f"{MARKER} can't be read ({error})") from None
+    body, _, seal = text.partition("\n")
+    if seal != f"sha256 {hashlib.sha256(body.encode()).hexdigest()}\n":
+        raise Rejected(f"{MARKER} is damaged")
+    try:
+        found = json.loads(body)
+        if found.get("schema") != SCHEMA:
+            raise Rejected(f"schema {found.get('schema')}, this version reads {SCHEMA}")
+        return Marker(**found)
+    except (ValueError, TypeError, AttributeError):
+        raise Rejected(f"{MARKER} is not understood") from None
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the file. Raises: OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify(folder: Path) -> Marker:
+    """The marker, after the state file's size and checksum were found right. Raises: Rejected."""
+    marker = read_marker(folder)
+    path = folder / STATE
+    try:
+        size = path.stat().st_size
+        if size != marker.state_bytes:
+            raise Rejected(f"{STATE} has {size:,} bytes, {MARKER} says {marker.state_bytes:,}")
+        if digest(path) != marker.state_sha256:
+            raise Rejected(f"{STATE} does not have the checksum in {MARKER}: the file is damaged")
+    except OSError as error:
+        raise Rejected(f"{STATE} can't be read ({error.strerror})") from None
+    return marker

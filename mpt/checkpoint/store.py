@@ -1,0 +1,232 @@
+"""Saves, finds and loads checkpoints; an older one is never lost to a failed newer one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpt.checkpoint.marker import MARKER, STATE, Marker, Rejected, digest, read_marker, verify
+from mpt.checkpoint.plain import check_plain, size_bytes
+from mpt.errors import CheckpointError, Problem, RunFault
+
+BEST = "BEST"
+"""A file in the folder of checkpoints that names the best one."""
+
+_NAME = re.compile(r"update-(\d{6,})(\.old)?")
+_SLACK_BYTES = 1 << 20
+_NO_ZIP = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What torch.load raises for bytes that it can't read."""
+
+
+class CheckpointStore:
+    """Folders `update-000800` in `dir`: the newest `keep`, and the best one.
+
+    A save lies in a hidden folder until it is complete and synced; a rename makes it a checkpoint.
+    """
+
+    def __init__(self, dir: Path, keep: int) -> None:
+        assert keep >= 1, f"keep is {keep}"
+        self.dir = Path(dir)
+        self._keep = keep
+
+    def save(self, state: Mapping[str, Any], *, step: int, update: int, best: bool = False) -> Path:
+        """The state is on disk as the newest checkpoint, and older ones beyond `keep` are gone.
+
+        Checkpoints of a later step belong to a course that the run has left, and go too.
+        Raises: RunFault when the disk fails, with all older ones intact; TypeError for state that is not plain.
+        """
+        check_plain(state)
+        target = self.dir / f"update-{update:06d}"
+        try:
+            self.dir.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            self._check_space(size_bytes(state))
+            self._commit(state, step, update, target)
+            if best:
+                self.mark_best(target)
+            self._prune(step, target)
+        except OSError as error:
+            raise _fault(target, error) from error
+        return target
+
+    def mark_best(self, path: Path) -> None:
+        """`path`, a checkpoint of this store, is kept until another is marked. Raises: RunFault."""
+        temp = self.dir / f".{BEST}.tmp"
+        try:
+            _write(temp, path.name.encode() + b"\n")
+            temp.replace(self.dir / BEST)
+        except OSError as error:
+            raise _fault(self.dir / BEST, error) from error
+
+    def best(self) -> Path | None:
+        """The checkpoint that was marked best, if it is there."""
+        try:
+            name = (self.dir / BEST).read_text(errors="replace").strip()
+        except OSError:
+            return None
+        path = self.dir / name
+        return path if _NAME.fullmatch(name) and (path / MARKER).is_file() else None
+
+    def newest_valid(self, before: int | None = None) -> tuple[Path | None, list[tuple[Path, str]]]:
+        """The newest checkpoint (of an update under `before`) whose checksum is right, and newer ones that are not.
+
+        The second part gives the reason for each that was rejected.
+        """
+        rejected = []
+        for path in self._newest_first():
+            try:
+                marker = verify(path)
+            except Rejected as why:
+                rejected.append((path, str(why)))
+                continue
+            if before is None or marker.update < before:
+                return path, rejected
+        return None, rejected
+
+    def _commit(self, state: Mapping[str, Any], step: int, update: int, target: Path) -> None:
+        temp = self.dir / f".{target.name}.tmp"
+        try:
+            temp.mkdir()
+            _dump(state, temp / STATE)
+            size = (temp / STATE).stat().st_size
+            marker = Marker(step=step, update=update, state_bytes=size, state_sha256=digest(temp / STATE))
+            _write(temp / MARKER, marker.dumps().encode())
+            _sync(temp)
+            self._put(temp, target)
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+
+    def _put(self, temp: Path, target: Path) -> None:
+        """`target` is the new checkpoint; at every moment it, or the one before it as `.old`, is there."""
+        old = target.with_name(f"{target.name}.old")
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        temp.rename(target)
+        _sync(self.dir)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _check_space(self, state_bytes: int) -> None:
+        free, wants = shutil.disk_usage(self.dir).free, state_bytes + _SLACK_BYTES
+        if free < wants:
+            what = f"no space for a checkpoint: it takes {wants / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free"
+            hint = "free some space, lower checkpoint.keep, or set checkpoint.dir to another disk; then resume=auto"
+            raise RunFault(Problem(str(self.dir), what, hint))
+
+    def _sweep(self) -> None:
+        """Remove what killed saves left behind."""
+        for path in self.dir.glob(".update-*.tmp"):
+            shutil.rmtree(path)
+
+    def _prune(self, step: int, newest: Path) -> None:
+        earlier = [p for p in self._newest_first() if p != newest and _step(p) < step]
+        kept = {newest, self.best(), *earlier[: self._keep - 1]}
+        for path in self._newest_first():
+            if path not in kept:
+                shutil.rmtree(path)
+
+    def _newest_first(self) -> list[Path]:
+        """Checkpoint folders, valid or not, by update; one that replaces an `.old` before it."""
+        try:
+            found = [(m, p) for p in self.dir.iterdir() if (m := _NAME.fullmatch(p.name)) and p.is_dir()]
+        except OSError:
+            return []
+        return [p for m, p in sorted(found, key=lambda f: (-int(f[0].group(1)), f[0].group(2) or ""))]
+
+
+def find(path: Path) -> Path:
+    """The checkpoint that `path` means: itself, its state file, or the newest valid one of a folder or run.
+
+    Raises: CheckpointError with the reason of each that was rejected.
+    """
+    path = Path(path)
+    if path.name == STATE and path.is_file():
+        path = path.parent
+    if (path / STATE).exists() or (path / MARKER).exists() or _NAME.fullmatch(path.name):
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    newest, rejected = CheckpointStore(folder, keep=1).newest_valid()
+    if newest is not None:
+        return newest
+    if rejected:
+        raise CheckpointError(*(Problem(str(p), why, "start anew, or give another checkpoint") for p, why in rejected))
+    what = "holds no checkpoint" if path.exists() else "there is no such file or folder"
+    raise CheckpointError(Problem(str(path), what, "give a run folder, its checkpoints folder, or one checkpoint"))
+
+
+def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:
+    """The state of the checkpoint that `path` means, on the CPU, after its checksum was found right.
+
+    With `mmap`, tensors are read when first used; changes to them stay in memory.
+    Raises: CheckpointError for anything that is not a whole checkpoint of this schema.
+    """
+    folder = find(path)
+    try:
+        verify(folder)
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=mmap)
+        if not isinstance(state, dict):
+            raise Rejected(f"{STATE} holds a {type(state).__name__}, want a dict")
+    except Rejected as why:
+        raise CheckpointError(Problem(str(folder), str(why), "give another checkpoint of the run")) from None
+    except _NO_ZIP as error:
+        what = f"{STATE} can't be loaded: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        raise CheckpointError(Problem(str(folder), what, "give another checkpoint of the run")) from error
+    return state
+
+
+def position(path: Path) -> tuple[int, int]:
+    """Step and update of the checkpoint at `path`. Raises: CheckpointError."""
+    try:
+        marker = read_marker(path)
+    except Rejected as why:
+        raise CheckpointError(Problem(str(path), str(why))) from None
+    return marker.step, marker.update
+
+
+def _step(path: Path) -> float:
+    """The checkpoint's step; infinity where the marker can't tell: it is not worth a place among `keep`."""
+    try:
+        return read_marker(path).step
+    except Rejected:
+        return float("inf")
+
+
+def _dump(state: Mapping[str, Any], path: Path) -> None:
+    try:
+        with path.open("wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+    except RuntimeError as error:  # torch's zip writer turns a short write into this
+        cause = error.__context__ if isinstance(error.__context__, OSError) else None
+        raise OSError(cause.errno if cause else 0, (cause and cause.strerror) or str(error), str(path)) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError:  # some network file systems refuse fsync on folders
+        pass
+    finally:
+        os.close(fd)
+
+
+def _fault(path: Path, error: OSError) -> RunFault:
+    what = f"the checkpoint could not be saved: {error.strerror or error}"
+    hint = "older checkpoints are intact; free space or make the folder writable, then go on with resume=auto"
+    return RunFault(Problem(str(path), what, hint))

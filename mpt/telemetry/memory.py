@@ -1,0 +1,149 @@
+"""Memory of a run: peak, and its split, by the device's allocator or from the tensors themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mpt.telemetry.storages import StorageMeter, distinct_bytes
+from mpt.types import Unmeasured
+
+Bytes = int | Unmeasured
+
+GROUPS = ("params", "buffers", "grads", "optimizer", "ema", "data")
+"""What lasts beyond a step: working weights; buffers; gradients of the working weights; master copies and
+moments; the averaged weights; data resident on the device. A tensor in two groups counts in the first."""
+
+_NOT_SEEN = Unmeasured("no pass was observed")
+_ALLOCATOR = "CUDA's allocator: the largest sum of live blocks since the run began"
+_TENSORS = (
+    "tensors: exact sizes of what lasts, plus the largest sum of storages alive in one observed forward and backward; "
+    "kernels' own workspace is only in rss_peak_bytes"
+)
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the peak, by what holds them.
+
+    `activations_bytes` is what a forward left alive for its backward. `optimizer_bytes` has master copies and
+    moments. `rss_peak_bytes` is the process's largest resident memory, libraries included. `method` says how
+    `peak_bytes` was had.
+    """
+
+    peak_bytes: Bytes
+    params_bytes: Bytes
+    grads_bytes: Bytes
+    optimizer_bytes: Bytes
+    activations_bytes: Bytes
+    buffers_bytes: Bytes
+    ema_bytes: Bytes
+    data_bytes: Bytes
+    rss_peak_bytes: Bytes
+    method: str
+
+
+@dataclass
+class Observed:
+    """What one forward and backward took beyond what was there before."""
+
+    peak_bytes: Bytes = field(default=_NOT_SEEN)
+    activations_bytes: Bytes = field(default=_NOT_SEEN)
+
+
+class MemoryMeter:
+    """Peaks since `start`; costs nothing in a step but in the one that is observed."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._observed = Observed()
+        self._live = lambda: 0
+
+    def start(self) -> None:
+        """Peaks count from here, so that an earlier job of this process is not in them."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        _reset_rss_peak()
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Around one forward and backward, with gradients None before; call `forward_done` in between."""
+        if self._device.type == "cuda":
+            before = torch.cuda.memory_allocated(self._device)
+            self._live = lambda: torch.cuda.memory_allocated(self._device) - before
+            yield
+            return
+        meter = StorageMeter()
+        self._live = lambda: meter.live_bytes
+        with meter:
+            yield
+        self._observed.peak_bytes = meter.peak_bytes
+
+    def forward_done(self) -> None:
+        """The forward is over: what is alive now is kept for the backward."""
+        self._observed.activations_bytes = self._live()
+
+    def now_bytes(self) -> int | None:
+        """What a log line shows: the allocator's peak on CUDA, the process's resident memory elsewhere."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return _rss_bytes()
+
+    def memory(self, groups: Mapping[str, Iterable[Tensor]]) -> Memory:
+        """The split, from the tensors of each of GROUPS as they are at the end of a step.
+
+        Raises: AssertionError for a group that is none of GROUPS.
+        """
+        assert set(groups) <= set(GROUPS), f"groups {sorted(groups)}, want some of {GROUPS}"
+        sizes = distinct_bytes({name: groups.get(name, ()) for name in GROUPS})
+        cuda = self._device.type == "cuda"
+        return Memory(
+            peak_bytes=torch.cuda.max_memory_allocated(self._device) if cuda else self._peak(sizes),
+            activations_bytes=self._observed.activations_bytes,
+            rss_peak_bytes=_rss_peak_bytes(),
+            method=_ALLOCATOR if cuda else _TENSORS,
+            **{f"{name}_bytes": size for name, size in sizes.items()},
+        )
+
+    def _peak(self, sizes: Mapping[str, int]) -> Bytes:
+        """Lasting tensors but gradients, which the observed pass itself made, plus that pass's peak."""
+        if isinstance(self._observed.peak_bytes, Unmeasured):
+            return self._observed.peak_bytes
+        return self._observed.peak_bytes + sum(size for name, size in sizes.items() if name != "grads")
+
+
+def _status_bytes(key: str) -> int | None:
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
+
+
+def _rss_peak_bytes() -> Bytes:
+    peak = _status_bytes("VmHWM:")
+    return Unmeasured("this system has no /proc/self/status") if peak is None else peak
+
+
+def _rss_bytes() -> int | None:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def _reset_rss_peak() -> None:
+    """VmHWM starts again from what is resident now (Linux; elsewhere nothing happens)."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:  # no such file, or a container that does not allow it: the peak then counts from the start
+        return

@@ -1,0 +1,129 @@
+"""summary.json: what a run came to, in the names that outsiders rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpt.telemetry.clock import Speed
+from mpt.telemetry.history import Totals
+from mpt.telemetry.memory import Memory
+from mpt.types import DeviceFacts, Unmeasured
+
+SCHEMA = "mpt.summary/1"
+
+Figure = float | Unmeasured
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the run ended. `status` is done, failed, diverged or interrupted."""
+
+    status: str
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes two runs comparable."""
+
+    name: str
+    seed: int
+    config_fingerprint: str
+    data_fingerprint: str
+
+
+@dataclass(frozen=True)
+class PrecisionSummary:
+    """Asked, effective and observed. `audit` is match, differs or not taken."""
+
+    requested: str
+    effective: str
+    backend: str
+    mechanism: str
+    audit: str | Unmeasured
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Last and best metrics; each is `{"eval_loss": …, "accuracy" | "perplexity": …}`, best with `update`."""
+
+    train_loss: Figure
+    final: Mapping[str, Any]
+    best: Mapping[str, Any] | Unmeasured
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Figures that some runs have."""
+
+    compile_s: Figure = Unmeasured("trainer.compile is off")
+    mfu: Figure = Unmeasured("the device's peak is not known to this version")
+    peak_tflops: Figure = Unmeasured("the device's peak is not known to this version")
+    predicted_peak_bytes: int | Unmeasured = Unmeasured("this version makes no predictions")
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further members of summary.json, by key."""
+
+
+def summary(
+    outcome: Outcome,
+    identity: Identity,
+    totals: Totals,
+    epochs: float,
+    quality: Quality,
+    precision: PrecisionSummary,
+    scaling: str,
+    speed: Speed,
+    memory: Memory,
+    split: Mapping[str, float],
+    device: DeviceFacts,
+    versions: Mapping[str, Any],
+    extras: Extras = Extras(),
+) -> dict[str, Any]:
+    """The document; `RunWriter.json` turns what was not measured into null with its reason."""
+    return {
+        "schema": SCHEMA,
+        **vars(outcome),
+        **vars(identity),
+        "steps": totals.step,
+        "updates": totals.update,
+        "skipped": totals.skipped,
+        "samples": totals.samples,
+        "epochs": epochs,
+        "final": {"train_loss": quality.train_loss, **quality.final},
+        "best": quality.best if isinstance(quality.best, Unmeasured) else dict(quality.best),
+        "precision": vars(precision),
+        "scaling": scaling_summary(scaling, totals),
+        "speed": {
+            **vars(speed),
+            "compile_s": extras.compile_s,
+            "startup_s": split["startup"],
+            "mfu": extras.mfu,
+            "peak_tflops": extras.peak_tflops,
+        },
+        "memory": {**vars(memory), "predicted_peak_bytes": extras.predicted_peak_bytes},
+        "time_s": {key: split[key] for key in ("total", "train", "eval", "checkpoint", "data")},
+        "device": vars(device),
+        "versions": dict(versions),
+        "nonfinite_losses": totals.nonfinite_losses,
+        "first_nonfinite_loss": totals.first_nonfinite_loss,
+        **extras.more,
+    }
+
+
+def scaling_summary(strategy: str, totals: Totals) -> dict[str, Any]:
+    """The range of scales that steps used, and how they moved."""
+    none = Unmeasured("no step was taken")
+    return {
+        "strategy": strategy,
+        "init": none if totals.scale_init is None else totals.scale_init,
+        "min": none if totals.scale_min is None else totals.scale_min,
+        "max": none if totals.scale_max is None else totals.scale_max,
+        "final": none if totals.scale_last is None else totals.scale_last,
+        "skipped": totals.skipped,
+        "longest_streak": totals.longest_streak,
+        "growths": totals.growths,
+        "backoffs": totals.backoffs,
+    }
