@@ -28,9 +28,17 @@ class Length:
         """Micro-batches in attempt `step` (0-based): `accumulate`, or what is left at the very end."""
         return min(self.accumulate, self.micro - step * self.accumulate)
 
+    def epochs_at(self, step: int) -> float:
+        """Passes over the data after `step` attempts."""
+        return min(step * self.accumulate, self.micro) / self.batches_per_epoch
+
     def epochs_done(self, step: int) -> int:
         """Whole passes over the data after `step` attempts."""
-        return min(step * self.accumulate, self.micro) // self.batches_per_epoch
+        return int(self.epochs_at(step))
+
+    def first_step_of_epoch(self, epoch: int) -> int:
+        """Attempts after which `epoch` passes are complete."""
+        return math.ceil(epoch * self.batches_per_epoch / self.accumulate)
 
 
 DEFAULT_EPOCHS = 10

@@ -5,218 +5,185 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
-from mpt.build import Run
 from mpt.checkpoint import CheckpointStore
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
-from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console
-from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
-from mpt.train.engine import Engine
 from mpt.train.evaluate import evaluate
 from mpt.train.guard import Guard, cause
-from mpt.train.losses import LossMeters
-from mpt.train.progress import Ending, Progress
+from mpt.train.lost import Losses
+from mpt.train.progress import Ending
 from mpt.train.signals import StopRequest
-from mpt.train.state import capture
+from mpt.train.state import Course, capture
 from mpt.types import Batch, Snapshot, StepRow
 
 READ_EVERY_S = 1.0
-"""Longest time between reads of the device, for the display; steps longer than that are read one by one."""
+"""Longest time between reads of the device, for the display; longer steps are read one by one."""
 
 
 class Loop:
-    """Runs one training from where `progress` stands to its ending."""
+    """Runs one training from where its course stands to its ending."""
 
     def __init__(
         self,
-        run: Run,
-        engine: Engine,
+        course: Course,
         *,
         writer: RunWriter,
         store: CheckpointStore,
         console: Console,
         stop: StopRequest,
-        clock: Clock,
-        history: History,
         memory: MemoryMeter,
-        progress: Progress,
     ) -> None:
-        self.run_, self.engine, self.progress = run, engine, progress
-        self.writer, self.store, self.console, self.stop = writer, store, console, stop
-        self.clock, self.history, self.memory = clock, history, memory
-        totals, trainer = history.totals, run.cfg.trainer
-        self.step = totals.step
-        self.losses = LossMeters(run)
-        self._guard = Guard(run.cfg.scaling.max_consecutive_skips, totals.streak)
-        self._saves = Every(run.cfg.checkpoint.every, totals.update)
-        self._evals = Every(trainer.eval_every, totals.update)
-        self._epoch = run.plan.length.epochs_done(self.step)
-        self._stopped: Ending | None = None
+        self._course = course
+        self._run, self._engine = course.run, course.engine
+        self._history, self._clock, self._progress = course.history, course.clock, course.progress
+        self._writer, self._store, self._console = writer, store, console
+        self._stop, self._memory = stop, memory
+        cfg, totals = self._run.cfg, self._history.totals
+        self._length = self._run.plan.length
+        self._step = totals.step
+        self._lost = Losses(self._run, cfg.trainer.log_every)
+        self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak)
+        self._saves = Every(cfg.checkpoint.every, totals.update)
+        self._evals = Every(cfg.trainer.eval_every, totals.update)
+        self._epoch = self._length.epochs_done(self._step)
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
-        length = self.run_.plan.length
-        batches = self.run_.data.train(start=self.step * length.accumulate)
-        read_at = self._next_read()
-        last_read_s = time.perf_counter()
-        while self.step < length.steps and self._stopped is None:
-            if self.stop.signal is not None:
+        length, stop = self._length, self._stop
+        batches = self._run.data.train(start=self._step * length.accumulate)
+        ending: Ending | None = None
+        read_at, read_s = self._next_read(), time.perf_counter()
+        while ending is None and self._step < length.steps:
+            if stop.signal is not None:
                 self._read()
                 return self._interrupted()
-            self._attempt(batches, length.window(self.step))
-            if self.step >= read_at or time.perf_counter() - last_read_s > READ_EVERY_S:
-                self._read()
-                self._at_read()
-                read_at = self._next_read()
-                last_read_s = time.perf_counter()
-        return self._stopped or self._finished()
+            self._attempt(batches, length.window(self._step))
+            if self._step >= read_at or time.perf_counter() - read_s > READ_EVERY_S:
+                ending = self._read() or self._act()
+                read_at, read_s = self._next_read(), time.perf_counter()
+        return ending or self._complete(f"{length.steps} steps, {length.epochs:.4g} epochs")
 
     def _attempt(self, batches: Iterator[Batch], micro: int) -> None:
-        clock = self.clock
+        clock = self._clock
         clock.begin()
         window = []
         for _ in range(micro):
             clock.fetch()
             window.append(next(batches))
             clock.fetched()
-        self.step += 1
-        with self.losses.around(self.step) if self.losses.watch(self.step) else nullcontext():
-            outcome = self.engine.stepper(window)
-        self.history.add(outcome)
-        clock.end(outcome.samples)
+        self._step += 1
+        watched = self._lost.watches(self._step)
+        if watched:
+            self._lost.before()
+        attempt = self._engine.stepper(window)
+        if watched:
+            self._lost.after()
+        self._history.add(attempt)
+        clock.end(attempt.samples)
 
     def _next_read(self) -> int:
         """The next step at which the host has to know what the device knows."""
-        update, length, trainer = self.history.totals.update, self.run_.plan.length, self.run_.cfg.trainer
-        stops = [length.steps, (self.step // trainer.log_every + 1) * trainer.log_every]
-        stops += [s for e in (self._saves, self._evals) if (s := e.earliest(self.step, update)) is not None]
+        update, trainer = self._history.totals.update, self._run.cfg.trainer
+        stops = [self._length.steps, (self._step // trainer.log_every + 1) * trainer.log_every]
+        stops += [s for e in (self._saves, self._evals) if (s := e.earliest(self._step, update)) is not None]
         if trainer.eval_every is None:
-            micro = (self._epoch + 1) * length.batches_per_epoch
-            stops.append(-(-micro // length.accumulate))
+            stops.append(self._length.first_step_of_epoch(self._epoch + 1))
         return min(stops)
 
-    def _read(self) -> None:
-        """Bring all that happened since the last read to the record."""
-        if not len(self.history):
-            return
-        rows = self.history.drain(self.clock.drain()) if self._synced() else []
-        self.writer.steps(rows)
-        self.losses.read(self.progress)
+    def _read(self) -> Ending | None:
+        """Bring what happened since the last read to the record; an ending where the guard finds one."""
+        if not len(self._history):
+            return None
+        rows = self._history.drain(self._clock)
+        self._writer.steps(rows)
         for row in rows:
             if not row.applied:
-                self._tell_skip(row)
-        self.progress.train_loss = rows[-1].loss
+                self._writer.event("skip", step=row.step, update=row.update, cause=cause(row), scale=row.scale)
+        self._lost.read(self._progress)
+        self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
+        self._console.update(self._snapshot(rows[-1]))
         reason = self._guard.verdict(rows)
-        if reason is not None:
-            self._stopped = Ending("DIVERGED", ExitCode.DIVERGED, reason)
-        self.console.update(self._snapshot(rows[-1]))
+        return Ending("DIVERGED", ExitCode.DIVERGED, reason) if reason else None
 
-    def _tell_skip(self, row: StepRow) -> None:
-        self.writer.event("skip", step=row.step, update=row.update, cause=cause(row), scale=row.scale, loss=row.loss)
-
-    def _at_read(self) -> None:
-        """Evaluations, checkpoints and stop rules, where they are due."""
-        if self._stopped is not None:
-            return
-        update = self.history.totals.update
-        epoch, trainer = self.run_.plan.length.epochs_done(self.step), self.run_.cfg.trainer
+    def _act(self) -> Ending | None:
+        """Checkpoints and evaluations where they are due, then the stop rules."""
+        update, cfg = self._history.totals.update, self._run.cfg
+        epoch = self._length.epochs_done(self._step)
         ended, self._epoch = epoch > self._epoch, epoch
-        evaluates = self._evals.due(update) or (ended and trainer.eval_every is None)
-        if self._saves.due(update) or (evaluates and self.run_.cfg.checkpoint.every is None):
-            self.save()
+        evaluates = self._evals.due(update) or (ended and cfg.trainer.eval_every is None)
+        if self._saves.due(update) or (evaluates and cfg.checkpoint.every is None):
+            self._save()
         if evaluates:
-            self.evaluate()
-        self._stopped = self._rule()
+            self._evaluate()
+        reason = self._rule()
+        return self._complete(reason) if reason else None
 
-    def _rule(self) -> Ending | None:
-        """A stop rule of the configuration that holds now."""
-        trainer, task = self.run_.cfg.trainer, self.run_.task
-        value = self.progress.last_eval.get(task.headline)
-        if trainer.max_time_s is not None and self.clock.total_s() >= trainer.max_time_s:
-            return self._done(f"trainer.max_time_s={trainer.max_time_s:g} is over")
-        if trainer.patience is not None and self.progress.stale >= trainer.patience:
-            return self._done(f"{self.progress.stale} evaluations without improvement (trainer.patience)")
+    def _rule(self) -> str | None:
+        """Which stop rule of the configuration holds now."""
+        trainer, task = self._run.cfg.trainer, self._run.task
+        value = self._progress.last_eval.get(task.headline)
+        if trainer.max_time_s is not None and self._clock.total_s() >= trainer.max_time_s:
+            return f"trainer.max_time_s={trainer.max_time_s:g} is over"
+        if trainer.patience is not None and self._progress.stale >= trainer.patience:
+            return f"{self._progress.stale} evaluations without improvement (trainer.patience)"
         if trainer.target is not None and value is not None:
-            reached = value >= trainer.target if task.mode == "max" else value <= trainer.target
-            if reached:
-                return self._done(f"{task.headline} {value:.4g} reached trainer.target={trainer.target:g}")
+            if value >= trainer.target if task.mode == "max" else value <= trainer.target:
+                return f"{task.headline} {value:.4g} reached trainer.target={trainer.target:g}"
         return None
 
-    def _done(self, reason: str) -> Ending:
-        if self.progress.saved_step != self.step:
-            self.save()
-        if self.progress.evaluated_step != self.step:
-            self.evaluate()
+    def _complete(self, reason: str) -> Ending:
+        if self._progress.saved_step != self._step:
+            self._save()
+        if self._progress.evaluated_step != self._step:
+            self._evaluate()
         return Ending("DONE", ExitCode.FINISHED, reason)
 
-    def _finished(self) -> Ending:
-        length = self.run_.plan.length
-        return self._done(f"{length.steps} steps, {length.epochs:.4g} epochs")
-
     def _interrupted(self) -> Ending:
-        if self.progress.saved_step != self.step:
-            self.save()
-        code = ExitCode.SIGINT if self.stop.name == "SIGINT" else ExitCode.SIGTERM
-        return Ending("INTERRUPTED", code, f"{self.stop.name} after step {self.step}; the same command goes on with resume=auto")
+        if self._progress.saved_step != self._step:
+            self._save()
+        code = ExitCode.SIGINT if self._stop.name == "SIGINT" else ExitCode.SIGTERM
+        return Ending("INTERRUPTED", code, f"{self._stop.name} after step {self._step}, saved; resume=auto goes on")
 
-    def save(self) -> None:
-        """A checkpoint of this moment."""
-        with self.clock.phase("checkpoint"):
-            self.progress.saved_step = self.step
-            state = capture(self.run_, self.engine, self.progress, self.history, self.clock, self.writer.offset())
-            path = self.store.save(state, step=self.step, update=self.history.totals.update, best=False)
-            self.writer.event("checkpoint", step=self.step, update=self.history.totals.update, path=path.name)
+    def _save(self) -> None:
+        step, update = self._step, self._history.totals.update
+        with self._clock.phase("checkpoint"):
+            self._progress.saved_step = step
+            path = self._store.save(capture(self._course, self._writer.offset()), step=step, update=update)
+            self._writer.event("checkpoint", step=step, update=update, path=path.name)
 
-    def evaluate(self) -> None:
-        """Metrics of this moment to the record; the checkpoint of the best one is kept."""
-        run, task, update = self.run_, self.run_.task, self.history.totals.update
-        with self.clock.phase("eval"):
-            average = self.engine.ema.in_place_of_weights() if self.engine.ema else nullcontext()
-            with average:
-                metrics = evaluate(run.model, run.policy, task, run.data, run.cfg.trainer.eval_precision)
-        best = self.progress.judge(metrics, task.headline, task.mode, self.step, update)
-        if best and self.progress.saved_step == self.step:
-            self.store.mark_best(update)
-        self.writer.evaluation(
-            {
-                "step": self.step,
-                "update": update,
-                **metrics,
-                "best": best,
-                "precision": run.cfg.trainer.eval_precision,
-                "weights": "ema" if self.engine.ema else "current",
-                "n": run.plan.data.n_eval,
-            }
+    def _evaluate(self) -> None:
+        """Metrics of this moment to the record; the checkpoint of the best ones is kept."""
+        run, task, step, update = self._run, self._run.task, self._step, self._history.totals.update
+        precision, ema = run.cfg.trainer.eval_precision, self._engine.ema
+        with self._clock.phase("eval"), ema.in_place_of_weights() if ema else nullcontext():
+            metrics = evaluate(run.model, run.policy, task, run.data, precision)
+        best = self._progress.judge(metrics, task.headline, task.mode, step, update)
+        if best and self._progress.saved_step == step:
+            self._store.mark_best(self._store.path(update))
+        weights = "ema" if ema else "current"
+        self._writer.evaluation(
+            {"step": step, "update": update, **metrics, "best": best, "precision": precision, "weights": weights}
         )
-        self.console.evaluated(self.step, update, metrics)
-
-    def _synced(self) -> bool:
-        return True
+        self._console.evaluated(step, update, metrics)
 
     def _snapshot(self, row: StepRow) -> Snapshot:
-        length, totals = self.run_.plan.length, self.history.totals
-        speed = self.clock.speed()
+        totals, speed = self._history.totals, self._clock.speed()
         rate = speed.samples_per_s if isinstance(speed.samples_per_s, float) else None
-        left = (length.steps - self.step) * speed.step_p50_ms / 1e3 if isinstance(speed.step_p50_ms, float) else None
+        left = self._length.steps - self._step
         return Snapshot(
-            step=self.step,
-            total_steps=length.steps,
+            step=self._step,
+            total_steps=self._length.steps,
             update=totals.update,
-            epoch=min(self.step * length.accumulate, length.micro) / length.batches_per_epoch,
+            epoch=self._length.epochs_at(self._step),
             loss=row.loss,
             lr=row.lr,
             scale=row.scale,
             skipped=totals.skipped,
             samples_per_s=rate,
-            memory_bytes=self.memory.current(),
-            eta_s=left,
+            memory_bytes=self._memory.now_bytes(),
+            eta_s=left * speed.step_p50_ms / 1e3 if isinstance(speed.step_p50_ms, float) else None,
         )
-
-    def state(self) -> dict[str, Any]:
-        """Where the run stands, for summary.json."""
-        return {"epochs": min(self.step * self.run_.plan.length.accumulate, self.run_.plan.length.micro)}

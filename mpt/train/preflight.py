@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from mpt import rng
 from mpt.build import Run
 from mpt.errors import ModelError, Problem
 from mpt.precision.audit import Auditor
+from mpt.precision.flags import probe
+from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
 from mpt.types import Audit, Batch
 
@@ -23,11 +26,27 @@ class Preflight:
     """What the dry pass saw: formats, bytes, and the weights that no gradient reached."""
 
     audit: Audit
-    activation_bytes: int
+    numerics: dict[str, Any]
     idle_weights: tuple[str, ...]
 
+    def document(self) -> dict[str, Any]:
+        """audit.json's content."""
+        return {"schema": "mpt.audit/1", **asdict(self.audit), "numerics": self.numerics}
 
-def preflight(run: Run, buffers: Buffers, batch: Batch) -> Preflight:
+    def lines(self) -> list[str]:
+        """What the user reads of it before the first step."""
+        rows = self.audit.rows
+        wrong = [r for r in rows if not r.matches]
+        lines = [f"audit: {len(rows)} modules observed, all as planned"]
+        if self.audit.verdict != "match":
+            lines = [f"audit: {len(wrong)} of {len(rows)} modules differ from the plan"]
+            lines += [f"  {r.name}: planned {r.planned}, saw {', '.join(r.forward + r.backward)}" for r in wrong[:5]]
+        if self.idle_weights:
+            lines.append(f"{len(self.idle_weights)} weights got no gradient: {', '.join(self.idle_weights[:3])}, …")
+        return lines
+
+
+def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> Preflight:
     """The audit of one eager pass over `batch`; weights, buffers and random states are as before.
 
     Raises: ModelError if the model fails, its output does not fit the task, or nothing can be trained.
@@ -35,11 +54,12 @@ def preflight(run: Run, buffers: Buffers, batch: Batch) -> Preflight:
     state = rng.capture(run.device)
     buffers.keep()
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
-    with auditor:
+    with memory.observed(), auditor:
         with run.policy.forward(), _explained(run.cfg.model.choice, batch):
             output = run.model(batch.inputs)
         run.task.check(output, batch)
         loss_sum = run.task.loss_sum(output, batch)
+        memory.forward_done()
         if not loss_sum.requires_grad:
             raise ModelError(Problem(f"model={run.cfg.model.choice}", "no weight of it gets a gradient: all are frozen"))
         with run.policy.backward():
@@ -49,7 +69,7 @@ def preflight(run: Run, buffers: Buffers, batch: Batch) -> Preflight:
         weight.grad = None
     buffers.restore(torch.ones((), device=run.device))
     rng.restore(state, run.device)
-    return Preflight(auditor.result(), auditor.activation_bytes, idle)
+    return Preflight(auditor.result(), probe(run.device), idle)
 
 
 @contextmanager

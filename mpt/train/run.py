@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mpt.build import Run, build, make_plan
-from mpt.checkpoint import CheckpointStore, find
-from mpt.checkpoint import load as load_checkpoint
+from mpt.build import build, make_plan
+from mpt.checkpoint import CheckpointStore, load
 from mpt.config import saved
 from mpt.config.schema import RunConfig
-from mpt.errors import CheckpointError, ExitCode, MptError, Problem
+from mpt.errors import ExitCode, MptError, RunFault
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan
 from mpt.precision.flags import flags
 from mpt.record.folder import new_run_dir
-from mpt.record.provenance import environment, source
+from mpt.record.provenance import environment, source_text
 from mpt.record.writer import RunWriter
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console, make_console
 from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
-from mpt.train.engine import Engine, make_engine
-from mpt.train.evaluate import evaluate as evaluate_model
+from mpt.train.engine import make_engine
 from mpt.train.loop import Loop
-from mpt.train.outcome import write_summary
+from mpt.train.outcome import summarize
 from mpt.train.preflight import Preflight, preflight
 from mpt.train.progress import Ending, Progress
-from mpt.train.resume import Origin, origin
+from mpt.train.resume import Origin, checkpoint_dir, origin
 from mpt.train.signals import StopRequest
-from mpt.train.state import load_weights, restore
+from mpt.train.state import Course, load_weights, restore
+from mpt.train.threads import set_threads
 
 
 def plan(cfg: RunConfig) -> Plan:
@@ -44,20 +44,110 @@ def plan(cfg: RunConfig) -> Plan:
 def train(cfg: RunConfig, argv: list[str]) -> int:
     """Train as `cfg` asks; the exit code. The run folder is made once everything is known to fit.
 
-    Raises: MptError with nothing left on disk where the request can't be done.
+    Raises: MptError, with nothing written, where the request can't be done.
     """
-    clock = Clock(probe(cfg.device).type)
-    with StopRequest() as stop, flags(cfg.precision, probe(cfg.device), deterministic=cfg.trainer.deterministic) as seen:
-        set_threads(cfg)
+    facts = probe(cfg.device)
+    clock = Clock(facts.type)
+    with StopRequest() as stop, flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic):
         with clock.phase("startup"):
-            began = origin(cfg)
-            if began.finished:
-                print(f"{began.run_dir} is finished already: nothing to do", file=sys.stderr)
+            start = origin(cfg)
+            if start.finished:
+                print(f"{start.reopen} is finished already: nothing to do", file=sys.stderr)
                 return ExitCode.FINISHED
-            run = build(cfg)
-            engine = make_engine(run)
-            memory = MemoryMeter(run.device)
-            history = History(run.lr)
-            progress, reset = start(run, engine, began, history, clock)
-            seen_first = preflight(run, engine.buffers, next(run.data.train(start=0)))
-        return _record(run, engine, seen_first, began, reset, progress, history, clock, memory, stop, argv, seen())
+            state = load(start.checkpoint) if start.checkpoint else None
+            course, told = _course(cfg, clock, start, state)
+            set_threads(cfg, course.run.plan)
+            memory = MemoryMeter(str(course.run.device))
+            seen = preflight(course.run, course.engine.buffers, memory, next(course.run.data.train(start=0)))
+            writer, run_dir = _open(course, start, state)
+        with writer, make_console() as console:
+            _describe(course, writer, console, run_dir, start, seen, told, argv)
+            store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
+            loop = Loop(course, writer=writer, store=store, console=console, stop=stop, memory=memory)
+            ending = _ending(loop, writer)
+            document = summarize(course, ending, seen, memory)
+            with _reported():
+                writer.json("summary", document)
+                writer.finish(ending.marker, ending.reason)
+            console.finish([f"{ending.status}: {ending.reason}", str(run_dir)])
+        course.run.data.close()
+    return ending.exit_code
+
+
+def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] | None) -> tuple[Course, list[str]]:
+    """The objects of the run, at step 0 or where the checkpoint left them; and what was changed or reset."""
+    run = build(cfg)
+    course = Course(run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, Progress())
+    if state is not None:
+        return course, restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
+    if cfg.init_from is not None:
+        told = load_weights(run, load(Path(cfg.init_from)), cfg.init_from)
+        return course, [f"weights are those of {cfg.init_from}; all else starts anew", *told]
+    return course, []
+
+
+def _open(course: Course, start: Origin, state: dict[str, Any] | None) -> tuple[RunWriter, Path]:
+    """The record, at the checkpoint's place in it."""
+    cfg, offset = course.run.cfg, state["offset"] if state else {}
+    if start.reopen is not None:
+        writer = RunWriter.reopen(start.reopen)
+        writer.truncate(offset)
+        return writer, start.reopen
+    run_dir = Path(cfg.run_dir) if cfg.run_dir else new_run_dir(Path("outputs"), course.run.plan.name)
+    writer = RunWriter(run_dir)
+    if start.history is not None:
+        writer.copy_history(start.history, offset)
+    return writer, run_dir
+
+
+def _describe(
+    course: Course,
+    writer: RunWriter,
+    console: Console,
+    run_dir: Path,
+    start: Origin,
+    seen: Preflight,
+    told: list[str],
+    argv: list[str],
+) -> None:
+    """Asked, decided, where, exact code and observed formats are on disk; the first lines are shown."""
+    run = course.run
+    writer.text("config.yaml", saved.dump(run.cfg))
+    writer.json("plan", run.plan.to_json())
+    writer.json("env", environment(run.plan.device, seen.numerics))
+    writer.text("source.txt", source_text(argv))
+    writer.json("audit", seen.document())
+    lines = [*run.plan.lines(), *seen.lines(), *told]
+    lines += [f"passed over {path}: {why}" for path, why in start.rejected]
+    step = course.history.totals.step
+    if start.checkpoint is not None:
+        lines.append(f"goes on after step {step} from {start.checkpoint}")
+        writer.event("resumed", step=step, checkpoint=str(start.checkpoint), changed=told)
+    else:
+        writer.event("started", notes=told)
+    console.start([*lines, f"record: {run_dir}"])
+
+
+def _ending(loop: Loop, writer: RunWriter) -> Ending:
+    """How the loop ended, faults included; a bug in mpt is marked in the folder and raised."""
+    try:
+        return loop.run()
+    except KeyboardInterrupt:
+        return Ending("INTERRUPTED", ExitCode.SIGINT, "stopped at once by a second Ctrl-C; resume=auto goes on")
+    except torch.OutOfMemoryError as error:
+        return Ending("FAILED", ExitCode.FAULT, f"out of device memory: {error}. Lower data.batch_size")
+    except MptError as error:
+        return Ending("FAILED", error.exit_code if isinstance(error, RunFault) else ExitCode.FAULT, str(error))
+    except BaseException as error:
+        with suppress(MptError):
+            writer.finish("FAILED", f"{type(error).__name__}: {error}")
+        raise
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """A disk that fails at the very end is told, and changes nothing that was saved."""
+    try:
+        yield
+    except RunFault as fault:
+        print(fault, file=sys.stderr)

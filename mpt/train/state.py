@@ -3,52 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import torch
 
 from mpt import rng
 from mpt.build import Run
 from mpt.checkpoint import half_weights, model_mismatch
 from mpt.config.fingerprint import differences, essence
 from mpt.errors import CheckpointError, Problem
+from mpt.telemetry.clock import Clock
+from mpt.telemetry.history import History
 from mpt.train.engine import Engine
+from mpt.train.progress import Progress
 
 
 @dataclass
-class Progress:
-    """Counters of a run that is under way; all of it is in every checkpoint.
+class Course:
+    """Everything about a run that changes between steps."""
 
-    `best` holds the metrics and update of the best evaluation; `stale` evaluations since then.
-    """
-
-    step: int = 0
-    update: int = 0
-    streak: int = 0
-    samples: int = 0
-    nonfinite_losses: int = 0
-    growths: int = 0
-    min_scale: float | None = None
-    max_scale: float | None = None
-    last_scale: float | None = None
-    last_loss: float | None = None
-    evaluated_update: int = -1
-    best: dict[str, float] = field(default_factory=dict)
-    last_eval: dict[str, float] = field(default_factory=dict)
-    stale: int = 0
-    zero_grad_shares: list[float] = field(default_factory=list)
-    lost_update_shares: list[float] = field(default_factory=list)
-    resumed_from: list[int] = field(default_factory=list)
-    earlier_s: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def skipped(self) -> int:
-        return self.step - self.update
+    run: Run
+    engine: Engine
+    history: History
+    clock: Clock
+    progress: Progress
 
 
-def capture(run: Run, engine: Engine, progress: Progress, offset: dict[str, int]) -> dict[str, Any]:
+def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:
     """Plain containers and tensors, from which `restore` continues bit for bit."""
+    run, engine = course.run, course.engine
     return {
         "model": run.model.state_dict(),
         "policy": run.policy.state_dict(),
@@ -57,7 +39,9 @@ def capture(run: Run, engine: Engine, progress: Progress, offset: dict[str, int]
         "stepper": engine.stepper.state_dict(),
         "ema": engine.ema.state_dict() if engine.ema else {},
         "rng": rng.capture(run.device),
-        "progress": json.dumps(asdict(progress)),
+        "history": course.history.state_dict(),
+        "clock": course.clock.state_dict(),
+        "progress": asdict(course.progress),
         "offset": dict(offset),
         "essence": json.dumps(essence(run.cfg), default=str),
         "data_fingerprint": run.plan.data.fingerprint,
@@ -65,37 +49,40 @@ def capture(run: Run, engine: Engine, progress: Progress, offset: dict[str, int]
     }
 
 
-def restore(run: Run, engine: Engine, state: dict[str, Any], *, allow_changes: bool) -> tuple[Progress, list[str]]:
-    """The run continues after the state's step; also what was reset because the configuration changed.
+def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes: bool) -> list[str]:
+    """The run continues after the state's step; gives what was reset because the configuration changed.
 
     Raises: CheckpointError for another model, or another configuration unless changes are allowed.
     """
-    load_weights(run, state)
-    changed = _changes(run, state)
-    if changed and not allow_changes:
-        raise CheckpointError(*changed)
-    reset = [str(problem) for problem in changed]
-    progress = Progress(**json.loads(state["progress"]))
-    reset += _restore_parts(run, engine, state)
-    engine.stepper.load_state_dict(state["stepper"])
+    run = course.run
+    problems = _changes(run, state)
+    if problems and not allow_changes:
+        raise CheckpointError(*problems)
+    told = [f"{p.where}: {p.what}" for p in problems] + load_weights(run, state, where)
+    told += _restore_parts(run, course.engine, state)
+    course.engine.stepper.load_state_dict(state["stepper"])
+    course.history.load_state_dict(state["history"])
+    course.clock.load_state_dict(state["clock"])
+    course.progress = Progress(**state["progress"])
+    course.progress.resumed_at.append(course.history.totals.step)
     rng.restore(state["rng"], run.device)
-    progress.resumed_from.append(progress.step)
-    return progress, reset
+    return told
 
 
-def load_weights(run: Run, state: dict[str, Any]) -> None:
-    """Weights and buffers alone, into the run's own formats; masters follow the weights.
+def load_weights(run: Run, state: dict[str, Any], where: str) -> list[str]:
+    """Weights and buffers alone, each in the run's own formats; masters take the finest values there are.
 
-    Raises: CheckpointError where the tensors are another model's.
+    Gives a sentence where weights were saved in 16 bits. Raises: CheckpointError for another model's tensors.
     """
-    problems = model_mismatch(state["model"], run.model)
+    problems = model_mismatch(state["model"], run.model, where)
     if problems:
         raise CheckpointError(*problems)
-    run.model.load_state_dict(state["model"])
-    if state.get("policy"):
-        run.policy.load_state_dict(state["policy"])
-    else:
-        run.policy.reset_masters()
+    values = {**state["model"], **state["policy"].get("masters", {})}
+    run.policy.load_weights(values)
+    half = half_weights(values)
+    if half and run.cfg.precision.param == "float32":
+        return [f"{len(half)} tensors were saved in 16 bits and are float32 weights now ({half[0]}, …)"]
+    return []
 
 
 def _restore_parts(run: Run, engine: Engine, state: dict[str, Any]) -> list[str]:
@@ -126,19 +113,3 @@ def _changes(run: Run, state: dict[str, Any]) -> list[Problem]:
     if state["data_fingerprint"] != run.plan.data.fingerprint and not found:
         found.append(Problem("data", "the samples are not those that the checkpoint was trained on", hint))
     return found
-
-
-def half_precision_weights(state: dict[str, Any]) -> list[str]:
-    """Names of weights that the checkpoint holds in 16 bits."""
-    return half_weights(state["model"])
-
-
-def to_cpu(value: Any) -> Any:
-    """The same containers with every tensor copied to the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {k: to_cpu(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_cpu(v) for v in value]
-    return value

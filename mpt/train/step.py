@@ -63,6 +63,7 @@ class Stepper:
         self._lr = rates[:1].clone()
         self._lr_scalar = self._lr.view(())
         self._seeds: dict[int, Tensor] = {}
+        self._holders = list({id(t): t for t in (*policy.weights, *policy.masters)}.values())
 
     def __call__(self, window: Sequence[Batch]) -> Attempt:
         """One attempt; the model's buffers, weights and moments are untouched where it is skipped."""
@@ -76,7 +77,7 @@ class Stepper:
     def backward(self, window: Sequence[Batch]) -> tuple[Tensor, int]:
         """Gradients of scale · weight · loss_sum / count lie in the working weights' `.grad`."""
         task, policy, model = self._task, self._policy, self._model
-        for weight in policy.weights:
+        for weight in self._holders:
             weight.grad = None
         count = sum(task.count(batch) for batch in window)
         seed = self._seed(count)
@@ -101,7 +102,8 @@ class Stepper:
     @torch.no_grad()
     def _update(self) -> tuple[Tensor, Tensor, Tensor]:
         scaler, optimizer = self._scaler, self._optimizer
-        grads = self._policy.gather()
+        self._policy.gather()
+        grads = [p.grad for p in optimizer.params]
         norm = global_norm([g for g in grads if g is not None])
         scale = scaler.scale
         if scaler.active:

@@ -1,0 +1,48 @@
+"""What low precision loses, measured at log points: gradients that became zero, updates rounded away."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpt.build import Run
+from mpt.train.progress import Progress
+
+
+class Losses:
+    """Looks at one step in `every`; the device is read at the log point that follows it."""
+
+    def __init__(self, run: Run, every: int) -> None:
+        self._policy, self._every = run.policy, every
+        self._counts_zeros = run.cfg.precision.compute == "float16"
+        self._meter = run.policy.lost_updates
+        self._zeros: Tensor | None = None
+        self.active = self._counts_zeros or self._meter.active
+
+    def watches(self, step: int) -> bool:
+        """Whether attempt `step` is looked at."""
+        return self.active and (step == 1 or step % self._every == 0)
+
+    def before(self) -> None:
+        """Call it before an attempt that is looked at."""
+        if self._meter.active:
+            self._meter.before(self._policy.weights)
+
+    def after(self) -> None:
+        """Call it after that attempt, while its gradients are still there."""
+        grads = [m.grad for m in self._policy.masters]
+        if self._meter.active:
+            self._meter.after(self._policy.weights, grads)
+        if self._counts_zeros:
+            have = [g for g in grads if g is not None]
+            zeros = torch.stack([(g == 0).sum() for g in have]).sum()
+            self._zeros = zeros / sum(g.numel() for g in have)
+
+    def read(self, progress: Progress) -> None:
+        """What was measured goes to `progress`; reads the device."""
+        lost = self._meter.drain()
+        if lost is not None:
+            progress.lost_update_share.append(lost)
+        if self._zeros is not None:
+            progress.zero_grad_share.append(float(self._zeros))
+            self._zeros = None

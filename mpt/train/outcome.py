@@ -1,0 +1,96 @@
+"""What a run came to, for summary.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpt.record.provenance import versions
+from mpt.telemetry.history import read
+from mpt.telemetry.memory import Memory, MemoryMeter
+from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, summary
+from mpt.train.preflight import Preflight
+from mpt.train.progress import Ending, Progress
+from mpt.train.state import Course
+from mpt.types import Unmeasured
+
+
+def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter) -> dict[str, Any]:
+    """summary.json's document; what was not measured says why."""
+    run, totals, progress = course.run, course.history.totals, course.progress
+    if run.scaler.active and totals.step:
+        totals.see_scale(read(run.scaler.scale)[0])
+    plan, cfg = run.plan, run.cfg
+    return summary(
+        Outcome(ending.status, ending.reason, ending.exit_code),
+        Identity(plan.name, cfg.seed, plan.fingerprint, plan.data.fingerprint),
+        totals,
+        plan.length.epochs_at(totals.step),
+        _quality(progress),
+        PrecisionSummary(
+            requested=cfg.precision.name,
+            effective=plan.mechanism.compute,
+            backend=plan.mechanism.how,
+            mechanism=plan.mechanism.reason,
+            audit=seen.audit.verdict,
+        ),
+        run.scaler.strategy,
+        course.clock.speed(),
+        _memory(course, memory),
+        course.clock.split(),
+        plan.device,
+        versions(),
+        _extras(course, seen),
+    )
+
+
+def _quality(progress: Progress) -> Quality:
+    unmeasured = Unmeasured("no evaluation was made")
+    loss = progress.train_loss
+    return Quality(
+        train_loss=Unmeasured("no update was applied") if loss is None else loss,
+        final=_renamed(progress.last_eval) if progress.last_eval else {"eval_loss": unmeasured},
+        best=_renamed(progress.best) if progress.best else unmeasured,
+    )
+
+
+def _renamed(metrics: dict[str, float]) -> dict[str, float]:
+    """An evaluation's `loss` stands beside the training loss as `eval_loss`."""
+    return {"eval_loss" if key == "loss" else key: value for key, value in metrics.items()}
+
+
+def _memory(course: Course, memory: MemoryMeter) -> Memory:
+    run, policy = course.run, course.run.policy
+    weights = {id(w) for w in policy.weights}
+    masters = [m for m in policy.masters if id(m) not in weights]
+    ema = course.engine.ema
+    return memory.memory(
+        {
+            "params": list(run.model.parameters()),
+            "buffers": list(run.model.buffers()),
+            "grads": [torch_grad for torch_grad in (w.grad for w in policy.weights) if torch_grad is not None],
+            "optimizer": [*masters, *run.optimizer.state_tensors()],
+            "ema": ema.average if ema else [],
+            "data": run.data.resident(),
+        }
+    )
+
+
+def _extras(course: Course, seen: Preflight) -> Extras:
+    progress, cfg = course.progress, course.run.cfg
+    more: dict[str, Any] = {
+        "losses_of_precision": {
+            "zero_grad_share": _mean(progress.zero_grad_share, "gradients are not in float16"),
+            "lost_update_share": _mean(progress.lost_update_share, "weights or their masters are float32"),
+        },
+        "evaluation": {"precision": cfg.trainer.eval_precision, "weights": "ema" if course.engine.ema else "current"},
+        "idle_weights": list(seen.idle_weights),
+        "skipped_samples": len(course.run.data.skipped),
+        "resumed_at": progress.resumed_at,
+    }
+    if cfg.trainer.compile:
+        return Extras(compile_s=course.clock.warmup_excess_s(), more=more)
+    return Extras(more=more)
+
+
+def _mean(shares: list[float], why_not: str) -> float | Unmeasured:
+    return sum(shares) / len(shares) if shares else Unmeasured(why_not)
