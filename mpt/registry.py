@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -16,10 +16,19 @@ _plugins: dict[tuple[str, str], Any] = {}
 
 def did_you_mean(word: str, known: list[str] | tuple[str, ...]) -> str:
     """A hint that names the nearest of `known`, or lists them where none is near."""
-    near = get_close_matches(word, known, n=3, cutoff=0.55)
+    near = closest(word, known)
     if near:
         return "did you mean " + " or ".join(f"`{n}`" for n in near) + "?"
     return "one of " + ", ".join(sorted(known)) if known else ""
+
+
+def closest(word: str, known: list[str] | tuple[str, ...], cutoff: float = 0.55) -> list[str]:
+    """Up to three of `known` that a typist may have meant, the nearest first; case does not count."""
+    by_lower = {k.lower(): k for k in known}
+    found = get_close_matches(word.lower(), list(by_lower), n=3, cutoff=cutoff)
+    score = {k: SequenceMatcher(None, k, word.lower()).ratio() for k in found}
+    # One clear winner stands alone: what is much farther than the nearest only distracts.
+    return [by_lower[k] for k in found if score[k] >= score[found[0]] - 0.1]
 
 
 def names(kind: str) -> list[str]:

@@ -1,11 +1,33 @@
-"""Rules."""
+"""Rules over a whole configuration: all are asked, and all problems come back together. No torch.
+
+A rule is a function `(cfg) -> Iterator[Problem]` in RULES. What a rule needs to know of other packages
+(a data set's files, kinds of ops, unsafe losses) comes from their parts that import no torch.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from mpt.errors import Problem
+from mpt.config._combinations import COMBINATIONS
+from mpt.config._places import PLACES
+from mpt.config.flat import flatten
+from mpt.config.ranges import range_problems
+from mpt.config.schema import RunConfig
+from mpt.errors import ConfigError, Problem
+
+Rule = Callable[[RunConfig], Iterator[Problem]]
+RULES: tuple[Rule, ...] = (*COMBINATIONS, *PLACES)
 
 
-def range_problems(values: dict[str, Any]) -> list[Problem]:
-    return []
+def check(cfg: RunConfig) -> list[Problem]:
+    """Everything that is wrong with `cfg` and with the places that it names; writes nothing."""
+    singles = range_problems(flatten(cfg))
+    return singles + [problem for rule in RULES for problem in rule(cfg)]
+
+
+def require(cfg: RunConfig) -> RunConfig:
+    """cfg itself. Raises: ConfigError with all that check finds."""
+    problems = check(cfg)
+    if problems:
+        raise ConfigError(*problems)
+    return cfg

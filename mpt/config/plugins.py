@@ -24,5 +24,6 @@ def _import(name: str) -> Problem | None:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        return Problem("plugins", f"`{name}` can't be imported: {error}", "name installed packages, or ones in this folder")
+        what = f"`{name}` can't be imported: {error}"
+        return Problem("plugins", what, "name installed packages, or ones in this folder")
     return None

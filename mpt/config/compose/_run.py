@@ -11,13 +11,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from mpt.config.check import range_problems
 from mpt.config.compose import groups, keys, words
 from mpt.config.compose.session import Session, recipe_names, session, store_recipe
 from mpt.config.compose.typed import NOT_YAML, Leaves
 from mpt.config.plugins import import_plugins
+from mpt.config.ranges import range_problems
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
+from mpt.registry import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,17 @@ class _Composer:
     def __init__(self, hydra: Session) -> None:
         self.hydra = hydra
         self.problems: list[Problem] = []
+        self.order: dict[str, int] = {}
         self.groups = hydra.groups()
 
     def run(self, typed: list[words.Word]) -> Composition:
+        self.order = {name: i for i, word in enumerate(typed) for name in (word.raw, word.key)}
         good = [word for word in typed if self._shaped(word)]
         self._plugins_of(good)
         group_lines = [self._group_line(word) for word in good if self._is_group(word)]
         base = self._composed([line for line in group_lines if line] + [w.raw for w in good if w.hydra])
         if base is None:
-            raise ConfigError(*self.problems)
+            raise self._error(self.problems)
         choices = self._choices(base)
         base = without_hydra(base)
         skeleton = self._skeleton(base, choices)
@@ -154,7 +157,14 @@ class _Composer:
             names = [*self.groups, *(k for k in known if "." not in k)]
             hint = groups.unknown_group(word.key, word.text or "", names, self._choices_of)
             return Problem(word.key, "no such key or group", hint)
-        return keys.unknown(word.key, known, choices)
+        return keys.unknown(word.key, known, choices, self._owners(word.key))
+
+    def _owners(self, key: str) -> list[str]:
+        """Choices of the key's group that have it as an option."""
+        group, _, leaf = key.partition(".")
+        if group not in self.groups or group == "recipe":
+            return []
+        return [choice for choice in self.hydra.choices(group) if leaf in self.hydra.entry(group, choice)]
 
     def _choices_of(self, group: str) -> list[str]:
         return self.hydra.choices(group) if group in self.groups else []
@@ -177,7 +187,7 @@ class _Composer:
         preset = str(cfg.precision.scaling)
         known = [choice for choice in self.hydra.choices("scaling") if choice != "auto"]
         if preset not in known:
-            self.problems.append(Problem("precision.scaling", f"got `{preset}`", groups.near(preset, known)))
+            self.problems.append(Problem("precision.scaling", f"got `{preset}`", did_you_mean(preset, known)))
             preset = "none"
         given = {key: value for key, value in cfg.scaling.items_ex(resolve=False) if value is not None}
         merged = OmegaConf.merge(self.hydra.entry("scaling", preset), {**given, "name": preset})
@@ -189,12 +199,16 @@ class _Composer:
         leaves.read(cfg, skeleton)
         problems = [*self.problems, *leaves.problems]
         if problems:
-            raise ConfigError(*problems, *range_problems(leaves.values))
+            raise self._error([*problems, *range_problems(leaves.values)])
         config = build(leaves.values, choices)
         late = import_plugins(config.plugins)
         if late:
             raise ConfigError(*late)
         return Composition(cfg, config)
+
+    def _error(self, problems: list[Problem]) -> ConfigError:
+        """All problems, in the order of the words that they are about."""
+        return ConfigError(*sorted(problems, key=lambda p: self.order.get(p.where, len(self.order))))
 
 
 def without_hydra(cfg: DictConfig) -> DictConfig:

@@ -10,20 +10,15 @@ from mpt.errors import Problem
 from mpt.registry import did_you_mean
 
 MEANT = {
-    "16": "fp16` or `bf16", "32": "fp32", "half": "fp16", "float16": "fp16", "16-mixed": "fp16", "amp": "fp16` or `bf16",
-    "bfloat16": "bf16", "bf16-mixed": "bf16", "float32": "fp32", "single": "fp32", "32-true": "fp32",
-    "16-true": "fp16_true", "bf16-true": "bf16_true", "tfloat32": "tf32",
-}  # fmt: skip
+    **dict.fromkeys(("16", "amp"), "fp16` or `bf16"),
+    **dict.fromkeys(("half", "float16", "16-mixed"), "fp16"),
+    **dict.fromkeys(("bfloat16", "bf16-mixed"), "bf16"),
+    **dict.fromkeys(("32", "single", "float32", "32-true"), "fp32"),
+    **{"16-true": "fp16_true", "bf16-true": "bf16_true", "tfloat32": "tf32"},
+}
 """Words that other tools use for precisions, and ours."""
 
 SWEEP_HINT = "a comma list is a sweep: add -m (--multirun)"
-
-
-def near(word: str, known: list[str]) -> str:
-    """did_you_mean that does not care for case."""
-    if word.lower() in known and word not in known:
-        return f"did you mean `{word.lower()}`?"
-    return did_you_mean(word.lower(), known)
 
 
 def choice(override: Override) -> str | Problem:
@@ -46,13 +41,13 @@ def check_choice(group: str, value: str, known: list[str]) -> Problem | None:
         return None
     if group == "precision" and value.lower() in MEANT:
         return Problem(group, f"got `{value}`", f"did you mean `{MEANT[value.lower()]}`?")
-    hint = near(value, known) if known else f"there are no choices of {group} yet"
+    hint = did_you_mean(value, known) if known else f"there are no choices of {group} yet"
     return Problem(group, f"got `{value}`", hint)
 
 
 def unknown_group(group: str, value: str, groups: list[str], choices: Callable[[str], list[str]]) -> str:
     """A hint for a misspelt `group=value`: the nearest group, and the nearest choice in it."""
-    hint = near(group, groups)
+    hint = did_you_mean(group, groups)
     if not hint.startswith("did you mean"):
         owners = [g for g in groups if value in choices(g)]
         return f"did you mean `{owners[0]}={value}`?" if owners else hint

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from omegaconf import DictConfig, OmegaConf
 
 from mpt.errors import Problem
+from mpt.registry import closest
 
 
 def dotted(cfg: DictConfig) -> list[str]:
     """Every key of the two levels that a configuration has."""
     found: list[str] = []
-    for name in cfg:
+    for name in map(str, cfg):
         inner = cfg._get_node(name)
         if isinstance(inner, DictConfig) and not inner._is_none():
-            found += [f"{name}.{key}" for key in inner]
+            found += [f"{name}.{key}" for key in map(str, inner)]
         elif name != "hydra":
-            found.append(str(name))
+            found.append(name)
     return found
 
 
@@ -31,12 +30,13 @@ def exists(cfg: DictConfig, key: str) -> bool:
     return owner in known and isinstance(OmegaConf.select(cfg, owner, throw_on_missing=False), DictConfig)
 
 
-def unknown(key: str, known: list[str], choices: dict[str, str]) -> Problem:
-    """The message for a key that is not there."""
+def unknown(key: str, known: list[str], choices: dict[str, str], owners: list[str]) -> Problem:
+    """The message for a key that is not there; `owners` are the choices of its group that have it."""
     group = key.split(".")[0]
-    what = "no such key"
-    if "." in key and group in choices and any(k.startswith(f"{group}.") for k in known):
-        what = f"no such key with {group}={choices[group]}"
+    chosen = choices.get(group, "default")
+    what = "no such key" if chosen == "default" else f"no such key with {group}={chosen}"
+    if owners:
+        return Problem(key, what, "it belongs to " + " or ".join(f"{group}={owner}" for owner in owners[:4]))
     return Problem(key, what, hint(key, known))
 
 
@@ -44,7 +44,7 @@ def hint(key: str, known: list[str]) -> str:
     """The nearest keys, by the last part first (`max_steps` is `trainer.max_steps`), else those of its group."""
     leaf = key.rsplit(".", 1)[-1]
     same = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
-    close = same or get_close_matches(key, known, n=3, cutoff=0.7)
+    close = same or closest(key, known, cutoff=0.7)
     if close:
         return "did you mean " + " or ".join(f"`{k}`" for k in close[:3]) + "?"
     group = key.split(".")[0]

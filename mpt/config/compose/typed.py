@@ -40,12 +40,12 @@ class Leaves:
         takes_options = "options" in {field.name for field in fields(cls)}
         for key in own:
             self._field(cls, f"{group}.{key}", cfg, key)
-        for key in [str(k) for k in cfg if k not in own]:
-            if not takes_options or key not in skeleton.keys():
-                known = ", ".join(sorted(own | ({str(k) for k in skeleton} if takes_options else set())))
-                self.problems.append(Problem(f"{group}.{key}", "no such key", f"{group} has {known}"))
-            else:
+        for key in sorted(names(cfg) - own):
+            if takes_options and key in names(skeleton):
                 self._option(f"{group}.{key}", cfg, skeleton, key)
+            else:
+                known = ", ".join(sorted(own | (names(skeleton) if takes_options else set())))
+                self.problems.append(Problem(f"{group}.{key}", "no such key", f"{group} has {known}"))
 
     def _field(self, cls: Any, where: str, cfg: DictConfig, key: str) -> None:
         value = self._resolved(where, cfg, key)
@@ -65,11 +65,12 @@ class Leaves:
         if fits(default, value):
             self.values[where] = float(value) if type(default) is float else value
         else:
-            self.problems.append(Problem(where, f"got {shown(value)}, want {_like(default)}", _move(type(default), value)))
+            what = f"got {shown(value)}, want {_like(default)}"
+            self.problems.append(Problem(where, what, _move(type(default), value)))
 
     def _resolved(self, where: str, cfg: DictConfig, key: str) -> Any:
         """The value without interpolations; _BAD after noting a problem."""
-        if key not in cfg.keys():
+        if key not in names(cfg):
             self.problems.append(Problem(where, "is in no YAML", "give it a default in conf/"))
             return _BAD
         try:
@@ -87,6 +88,11 @@ class Leaves:
 
 
 _BAD = object()
+
+
+def names(cfg: DictConfig) -> set[str]:
+    """Its keys, those without a value (`???`) too: `in` says no to them."""
+    return {str(key) for key in cfg}
 
 
 def convert(cls: Any, key: str, hint: Any, value: Any) -> Any:

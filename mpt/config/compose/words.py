@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
@@ -95,15 +95,17 @@ def parse(line: str, word: Word) -> Override | Problem:
     """Hydra's reading of `line`, or what is wrong and the word as it should be typed."""
     try:
         return OverridesParser.create().parse_override(line)
-    except OverrideParseException as error:
+    except HydraException as error:
         what = f"can't be read: {_first_line(error)}"
         if word.text is None:
             return Problem(word.raw, what, "write key=value")
+        if word.text[:1] in "[{":
+            return Problem(word.key, what, f"lists are typed '{word.key}=[a,b]', mappings '{word.key}={{key: value}}'")
         as_text = f"{word.key}={QuotedString(text=word.text, quote=Quote.double).with_quotes()}"
         return Problem(word.key or word.raw, what, f"text with special characters is typed {shlex.quote(as_text)}")
 
 
-def _first_line(error: OverrideParseException) -> str:
+def _first_line(error: HydraException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else "not Hydra's grammar"
 

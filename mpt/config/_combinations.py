@@ -1,0 +1,185 @@
+"""Rules about keys that must fit together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mpt.config.schema import RunConfig
+from mpt.errors import Problem
+from mpt.formats.table import FORMATS
+from mpt.registry import did_you_mean
+
+_USED_BY = {"none": ("max_consecutive_skips",), "static": ("init_scale", "max_consecutive_skips")}
+_SCALE_KEYS = (
+    *("init_scale", "growth_factor", "backoff_factor", "growth_interval"),
+    *("min_scale", "max_scale", "hysteresis", "max_consecutive_skips"),
+)
+
+
+def _scaled(cfg: RunConfig) -> bool:
+    return cfg.scaling.name != "none"
+
+
+def _asked(cfg: RunConfig) -> str:
+    return f"scaling={cfg.scaling.name} with precision={cfg.precision.name}"
+
+
+def scaler_with_wide_format(cfg: RunConfig) -> Iterator[Problem]:
+    """Field report A11: steps are skipped for nothing."""
+    compute = cfg.precision.compute
+    if _scaled(cfg) and compute in FORMATS and compute != "float16":
+        what = f"{compute} has the range of float32: there is nothing to scale"
+        yield Problem(_asked(cfg), what, "leave scaling away (scaling=none), or use precision=fp16")
+
+
+def scaler_without_masters(cfg: RunConfig) -> Iterator[Problem]:
+    """Half gradients can't be unscaled in their own format."""
+    p = cfg.precision
+    if _scaled(cfg) and p.compute == p.param == "float16" and p.master is None:
+        what = "float16 weights without a float32 master copy have gradients that can't be unscaled"
+        yield Problem(_asked(cfg), what, "use precision=fp16_master or precision=fp16, or scaling=none")
+
+
+def scaling_limits(cfg: RunConfig) -> Iterator[Problem]:
+    """Floor ≤ initial scale ≤ ceiling."""
+    s = cfg.scaling
+    if s.min_scale is not None and s.max_scale is not None and s.min_scale > s.max_scale:
+        yield Problem("scaling.min_scale", f"got {s.min_scale:g}, above scaling.max_scale={s.max_scale:g}", "swap them")
+        return
+    if s.init_scale is None:
+        return
+    if s.min_scale is not None and s.init_scale < s.min_scale:
+        what = f"got {s.init_scale:g}, below scaling.min_scale={s.min_scale:g}"
+        yield Problem("scaling.init_scale", what, f"lower the floor too: scaling.min_scale={s.init_scale:g}")
+    if s.max_scale is not None and s.init_scale > s.max_scale:
+        what = f"got {s.init_scale:g}, above scaling.max_scale={s.max_scale:g}"
+        yield Problem("scaling.init_scale", what, f"raise the ceiling too: scaling.max_scale={s.init_scale:g}")
+
+
+def scaling_needs_values(cfg: RunConfig) -> Iterator[Problem]:
+    """A strategy that scales starts from a number."""
+    if _scaled(cfg) and cfg.scaling.init_scale is None:
+        yield Problem("scaling.init_scale", "got null", f"scaling={cfg.scaling.name} starts from a number")
+    if cfg.scaling.name == "dynamic":
+        for key in ("growth_factor", "backoff_factor", "growth_interval", "hysteresis"):
+            if getattr(cfg.scaling, key) is None:
+                yield Problem(f"scaling.{key}", "got null", "scaling=dynamic needs a number")
+
+
+def scaling_unused(cfg: RunConfig) -> Iterator[Problem]:
+    """A value that would do nothing is a misunderstanding."""
+    used = _USED_BY.get(cfg.scaling.name, _SCALE_KEYS)
+    for key in _SCALE_KEYS:
+        value = getattr(cfg.scaling, key)
+        if value is not None and key not in used:
+            what = f"got {value:g}, which scaling={cfg.scaling.name} has no use for"
+            hint = "use scaling=dynamic" if cfg.precision.compute == "float16" else "leave it away"
+            yield Problem(f"scaling.{key}", what, hint)
+
+
+def precision_roles(cfg: RunConfig) -> Iterator[Problem]:
+    """Weights are stored in float32 or in the compute format; a master copy is float32, and of half weights."""
+    p = cfg.precision
+    if p.param not in ("float32", p.compute) and {p.param, p.compute} <= FORMATS.keys():
+        what = f"got `{p.param}` with precision.compute={p.compute}, want float32 or {p.compute}"
+        yield Problem("precision.param", what, f"precision.param=float32 or precision.compute={p.param}")
+    if p.master is not None and p.param == "float32":
+        yield Problem("precision.master", f"got `{p.master}`, but the weights are float32", "set precision.master=null")
+    elif p.master not in (None, "float32"):
+        yield Problem("precision.master", f"got `{p.master}`, want float32 or null", "a master copy is float32")
+
+
+def precision_keep(cfg: RunConfig) -> Iterator[Problem]:
+    """Kinds of ops that there are."""
+    from mpt.precision.ops import KINDS
+
+    for kind in cfg.precision.keep:
+        if kind not in KINDS:
+            yield Problem("precision.keep", f"got `{kind}`", did_you_mean(kind, list(KINDS)))
+
+
+def precision_layers(cfg: RunConfig) -> Iterator[Problem]:
+    """Rules by layer name a format and a pattern that can be read; TF32 can't be had for some layers only."""
+    for index, rule in enumerate(cfg.precision.layers):
+        where = f"precision.layers[{index}]"
+        if rule.format not in FORMATS:
+            yield Problem(f"{where}.format", f"got `{rule.format}`", did_you_mean(rule.format, list(FORMATS)))
+        if rule.match.startswith("re:"):
+            try:
+                re.compile(rule.match[3:])
+            except re.error as error:
+                what = f"`{rule.match}` is no regular expression: {error}"
+                yield Problem(f"{where}.match", what, "a glob needs no re: before it")
+        if rule.format == "tfloat32" or cfg.precision.compute == "tfloat32":
+            what = "TF32 is one switch for the whole process, not for single layers"
+            yield Problem(where, what, "use precision=tf32 without precision.layers, or another precision")
+
+
+def lbfgs_with_half(cfg: RunConfig) -> Iterator[Problem]:
+    """Field report A13: a closure that is evaluated several times can't be scaled or skipped."""
+    if cfg.optimizer.name == "lbfgs" and "float16" in (cfg.precision.param, cfg.precision.compute):
+        what = "L-BFGS evaluates the loss several times in one update, which float16 and loss scaling can't follow"
+        yield Problem(f"optimizer=lbfgs with precision={cfg.precision.name}", what, "use precision=bf16 or fp32")
+
+
+def optimizer_options(cfg: RunConfig) -> Iterator[Problem]:
+    """Options that contradict one another."""
+    o = cfg.optimizer
+    if o.name == "lbfgs" and o.weight_decay:
+        what = f"got {o.weight_decay:g}, but L-BFGS has no weight decay"
+        yield Problem("optimizer.weight_decay", what, "set it to 0")
+    if o.options.get("nesterov") and not o.options.get("momentum"):
+        yield Problem("optimizer.nesterov", "got `true` without momentum", "set optimizer.momentum above 0")
+
+
+def unsafe_loss(cfg: RunConfig) -> Iterator[Problem]:
+    """Field report B1: refused on every device alike."""
+    from mpt.tasks._safety import LOSSES, UNSAFE_IN_HALF
+
+    loss = cfg.task.options.get("loss")
+    if loss is None:
+        return
+    if loss not in LOSSES:
+        yield Problem("task.loss", f"got `{loss}`, want one of {', '.join(LOSSES)}", did_you_mean(str(loss), LOSSES))
+    half = {"float16", "bfloat16"} & {cfg.precision.param, cfg.precision.compute}
+    if loss in UNSAFE_IN_HALF and half:
+        what = f"with precision={cfg.precision.name}: a sigmoid in {half.pop()} rounds to exactly 0 or 1"
+        yield Problem(f"task.loss={loss}", what, "use task.loss=bce_with_logits, or precision=fp32")
+
+
+def loss_weight(cfg: RunConfig) -> Iterator[Problem]:
+    """A weight of 0 trains nothing."""
+    if cfg.task.loss_weight == 0:
+        yield Problem("task.loss_weight", "got 0: nothing would be trained", "give a number other than 0")
+
+
+def lengths(cfg: RunConfig) -> Iterator[Problem]:
+    """Warm-up fits into the run, and rules that act at evaluations have some."""
+    t, warmup = cfg.trainer, cfg.schedule.warmup
+    if t.max_steps is not None and warmup > t.max_steps:
+        what = f"got {warmup}, longer than the run: trainer.max_steps={t.max_steps}"
+        yield Problem("schedule.warmup", what, "shorten the warm-up or lengthen the run")
+    if t.patience is not None and t.eval_every == 0:
+        what = "never acts with trainer.eval_every=0 (evaluation only at the end)"
+        yield Problem("trainer.patience", what, "set trainer.eval_every, or leave patience away")
+
+
+def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
+    """Names that are reserved, refused so that nothing is left undone in silence."""
+    if cfg.numerics != "off":
+        yield Problem("numerics", f"`{cfg.numerics}` is not in this version", "leave it at numerics=off")
+    if cfg.logger:
+        yield Problem("logger", f"`{', '.join(cfg.logger)}` is not in this version", "steps.jsonl has every number")
+    if cfg.debug.inject:
+        yield Problem("debug.inject", "is not in this version", "leave it at []")
+    if cfg.distributed.nproc not in (None, 1):
+        what = f"got {cfg.distributed.nproc} with distributed={cfg.distributed.name}"
+        yield Problem("distributed.nproc", what, "this version runs one process")
+
+
+COMBINATIONS = (
+    *(scaler_with_wide_format, scaler_without_masters, scaling_limits, scaling_needs_values, scaling_unused),
+    *(precision_roles, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
+    *(unsafe_loss, loss_weight, lengths, not_in_this_version),
+)

@@ -1,0 +1,103 @@
+"""Rules about the world outside the configuration: devices' names, folders, free disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpt import registry
+from mpt.config.schema import RunConfig
+from mpt.errors import Problem
+from mpt.registry import did_you_mean
+
+MIN_FREE_BYTES = 256 * 2**20
+"""Records and three checkpoints (weights and two moments in float32) of a model of 7 million parameters."""
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+def device_syntax(cfg: RunConfig) -> Iterator[Problem]:
+    """Whether it is there is asked when the run is planned."""
+    if not _DEVICE.fullmatch(cfg.device):
+        what = f"got `{cfg.device}`, want auto, cpu, cuda, cuda:N or mps"
+        hint = "did you mean `cuda`?" if "gpu" in cfg.device.lower() else did_you_mean(cfg.device, DEVICES)
+        yield Problem("device", what, hint if hint.startswith("did") else "device=auto takes the fastest there is")
+
+
+def start_from(cfg: RunConfig) -> Iterator[Problem]:
+    """A run goes on (resume) or starts from weights (init_from), and both name something that is there."""
+    if cfg.resume and cfg.init_from:
+        what = "both are given: resume goes on with a run, init_from starts one from its weights alone"
+        yield Problem("resume, init_from", what, "leave one away")
+    if cfg.resume == "auto" and cfg.run_dir is None:
+        yield Problem("resume", "`auto` looks in run_dir, which is not given", "name it: run_dir=outputs/mine")
+    for key, value in (("resume", cfg.resume), ("init_from", cfg.init_from)):
+        if value and not (key == "resume" and value == "auto") and not os.path.exists(value):
+            yield Problem(key, f"`{value}` does not exist", f"give a run folder or a checkpoint, from {os.getcwd()}")
+
+
+def run_folder(cfg: RunConfig) -> Iterator[Problem]:
+    """A run never mixes with what is there."""
+    from mpt.record.folder import holds_run
+
+    if cfg.run_dir is None:
+        return
+    path = Path(cfg.run_dir)
+    if path.exists() and not path.is_dir():
+        yield Problem("run_dir", f"`{path}` is a file", "name a folder, new or empty")
+    elif path.is_dir() and any(path.iterdir()):
+        if not holds_run(path):
+            yield Problem("run_dir", f"`{path}` is not empty and holds no run", "name a folder, new or empty")
+        elif cfg.resume is None:
+            yield Problem("run_dir", f"`{path}` holds a run", "resume=auto goes on with it; or name a new folder")
+
+
+def disk(cfg: RunConfig) -> Iterator[Problem]:
+    """Room and permission where the run's records and checkpoints will be written."""
+    asked = {"run_dir": cfg.run_dir or "outputs", "checkpoint.dir": cfg.checkpoint.dir}
+    for key, value in asked.items():
+        if value is None:
+            continue
+        parent = _existing(Path(value))
+        if not os.access(parent, os.W_OK | os.X_OK):
+            yield Problem(key, f"`{parent}` can't be written to", f"choose another place: {key}=…")
+            continue
+        free = shutil.disk_usage(parent).free
+        if free < MIN_FREE_BYTES:
+            what = f"{free / 2**20:.0f} MiB are free at `{parent}`, want {MIN_FREE_BYTES / 2**20:.0f} or more"
+            yield Problem(key, what, f"make room, or choose another place: {key}=…")
+
+
+def entries(cfg: RunConfig) -> Iterator[Problem]:
+    """Every chosen YAML names code that is there."""
+    for kind, group, name in (
+        ("models", "model", cfg.model.name),
+        ("data", "data", cfg.data.name),
+        ("tasks", "task", cfg.task.name),
+        ("scaling", "scaling", cfg.scaling.name),
+        ("optim", "optimizer", cfg.optimizer.name),
+        ("schedules", "schedule", cfg.schedule.name),
+    ):
+        known = registry.names(kind)
+        if name not in known:
+            hint = f"{did_you_mean(name, known)}; a plugin brings its own: plugins=[your_package]"
+            yield Problem(f"{group}.name", f"the YAML says `{name}`, and mpt/{kind} has none", hint)
+
+
+def data_files(cfg: RunConfig) -> Iterator[Problem]:
+    """What the data set itself finds missing."""
+    if cfg.data.name in registry.names("data"):
+        yield from registry.load("data", cfg.data.name).check(cfg.data)
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that is there."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if p.is_dir()), Path(path.anchor))
+
+
+PLACES = (entries, device_syntax, start_from, run_folder, disk, data_files)

@@ -1,0 +1,113 @@
+"""What each single key may be, as data: ranges of numbers and lists of words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mpt.errors import Problem
+from mpt.formats.table import FORMATS
+from mpt.registry import did_you_mean
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval; `above` and `below` exclude their ends."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether value lies inside."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        bounds = ("≥", self.least), (">", self.above), ("≤", self.most), ("<", self.below)
+        return " and ".join(f"{sign} {bound:.15g}" for sign, bound in bounds if bound is not None)
+
+
+COUNT, COUNT_OR_ZERO, POSITIVE, NOT_NEGATIVE = Range(least=1), Range(least=0), Range(above=0), Range(least=0)
+SHARE, OPEN_SHARE, BELOW_ONE = Range(least=0, most=1), Range(above=0, below=1), Range(least=0, below=1)
+SCALE = Range(above=0, most=2.0**127)  # what float32, which holds the scale, can
+
+RANGES: dict[str, Range] = {
+    "seed": Range(least=0, below=2**63),
+    **dict.fromkeys(("data.batch_size", "data.eval_batch_size", "data.image_size", "data.limit"), COUNT),
+    "data.workers": COUNT_OR_ZERO,
+    "data.std": POSITIVE,
+    **dict.fromkeys(("scaling.init_scale", "scaling.min_scale", "scaling.max_scale"), SCALE),
+    "scaling.growth_factor": Range(above=1),
+    "scaling.backoff_factor": OPEN_SHARE,
+    **dict.fromkeys(("scaling.growth_interval", "scaling.hysteresis", "scaling.max_consecutive_skips"), COUNT),
+    "optimizer.lr": POSITIVE,
+    **dict.fromkeys(("optimizer.weight_decay", "optimizer.eps"), NOT_NEGATIVE),
+    **dict.fromkeys(("optimizer.momentum", "optimizer.betas", "optimizer.alpha"), BELOW_ONE),
+    **dict.fromkeys(("optimizer.max_iter", "optimizer.history_size"), COUNT),
+    "schedule.warmup": COUNT_OR_ZERO,
+    **dict.fromkeys(("schedule.final_frac", "schedule.pct_start", "schedule.start_frac"), SHARE),
+    "schedule.gamma": POSITIVE,
+    "schedule.every": COUNT,
+    **dict.fromkeys(("trainer.max_epochs", "trainer.max_time_s", "trainer.clip_norm"), POSITIVE),
+    **dict.fromkeys(("trainer.max_steps", "trainer.patience", "trainer.accumulate", "trainer.log_every"), COUNT),
+    "trainer.threads": COUNT,
+    "trainer.eval_every": COUNT_OR_ZERO,
+    "trainer.ema_decay": OPEN_SHARE,
+    "distributed.nproc": COUNT,
+    "checkpoint.every": COUNT_OR_ZERO,
+    "checkpoint.keep": COUNT,
+    **dict.fromkeys(("model.width", "model.depth", "model.layers", "model.heads", "model.context"), COUNT),
+    "model.dropout": BELOW_ONE,
+    "task.label_smoothing": BELOW_ONE,
+}
+"""By dotted key; of a list, each number. Every other number need only be finite."""
+
+_STORED = tuple(name for name, row in FORMATS.items() if row.storage == name)
+
+WORDS: dict[str, tuple[str, ...]] = {
+    "data.on_error": ("error", "skip"),
+    "precision.backend": ("auto", "native", "emulated"),
+    "precision.compute": tuple(FORMATS),
+    **dict.fromkeys(("precision.param", "precision.master", "precision.moment"), _STORED),
+    "optimizer.fused": ("auto", "true", "false"),
+    "trainer.eval_precision": ("same", "fp32"),
+    "trainer.channels_last": ("auto", "true", "false"),
+    "numerics": ("off", "light", "full"),
+    "logger": ("tensorboard", "wandb", "mlflow", "trackio"),
+}
+"""By dotted key; of a list, each word."""
+
+
+def range_problems(values: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with single values, by dotted key; None is always right."""
+    return [problem for key, value in values.items() for problem in _of(key, value)]
+
+
+def _of(key: str, value: Any) -> Iterator[Problem]:
+    for item in value if isinstance(value, list) else [value]:
+        if key in WORDS and item is not None and item not in WORDS[key]:
+            known = WORDS[key]
+            yield Problem(key, f"got `{item}`, want one of {', '.join(known)}", _nearest(str(item), known))
+        elif isinstance(item, float) and not math.isfinite(item):
+            yield Problem(key, f"got {item}, want a finite number{_range_of(key, ' ')}")
+        elif key in RANGES and isinstance(item, str):
+            yield Problem(key, f"got `{item}`, want a number{_range_of(key, ' ')}")
+        elif key in RANGES and item is not None and not RANGES[key].holds(item):
+            yield Problem(key, f"got {item}, want a number{_range_of(key, ' ')}")
+
+
+def _range_of(key: str, before: str) -> str:
+    return f"{before}{RANGES[key]}" if key in RANGES else ""
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    hint = did_you_mean(word, known)
+    return hint if hint.startswith("did") else ""
