@@ -1,0 +1,143 @@
+"""Modules that compute in another format than their surroundings: their forward is wrapped, inputs cast on the way in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from mpt.formats.rounding import storage_dtype
+from mpt.precision.capability import Mechanism
+from mpt.precision.emulate import Emulation
+from mpt.precision.switches import tfloat32_switched
+
+_FLOATING = (torch.float32, torch.float16, torch.bfloat16)
+_MARK = "mpt.precision.borders"
+
+
+class Borders:
+    """The wrapped modules of one model; while not `active` they are as if never wrapped.
+
+    The wrapper is an attribute of the instance: names of parameters and of the state dict stay as they are.
+    """
+
+    def __init__(self, mechanism: Mechanism, emulation: Emulation | None) -> None:
+        self.active = True
+        self._mechanism = mechanism
+        self._emulation = emulation
+
+    def enforce(self, model: nn.Module, changes: Mapping[str, str]) -> None:
+        """Wrap the modules named in `changes` to compute in the format that is given for each."""
+        modules = dict(model.named_modules())
+        for name, format_name in changes.items():
+            self._wrap(modules[name], format_name)
+
+    def _wrap(self, module: nn.Module, format_name: str) -> None:
+        forward = module.forward
+        run = self._half(forward, format_name) if self._mechanism.half else self._tfloat32(forward, format_name)
+
+        @functools.wraps(forward)
+        def bordered(*args: Any, **kwargs: Any) -> Any:
+            return run(*args, **kwargs) if self.active else forward(*args, **kwargs)
+
+        module.forward = bordered
+
+    def _half(self, forward: Callable[..., Any], format_name: str) -> Callable[..., Any]:
+        """float32 inside: autocast off and inputs cast; the compute format inside a float32 module: autocast on."""
+        device, dtype = self._mechanism.device, storage_dtype(self._mechanism.compute)
+        full = format_name == "float32"
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast(device, dtype=dtype, enabled=not full):
+                if full:
+                    args, kwargs = cast(args, torch.float32), cast(kwargs, torch.float32)
+                return forward(*args, **kwargs)
+
+        return run
+
+    def _tfloat32(self, forward: Callable[..., Any], format_name: str) -> Callable[..., Any]:
+        """Operands are float32 either way, so the mode is switched: in forward, and around this module's own nodes
+        in backward, which are those that autograd numbered while it ran."""
+        switched = functools.partial(self._mode, format_name == "tfloat32")
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            first = torch.autograd._get_sequence_nr()
+            with switched():
+                out = forward(*args, **kwargs)
+            for node in _nodes_since(first, out):
+                _switch_around(node, switched)
+            return out
+
+        return run
+
+    def _mode(self, on: bool) -> AbstractContextManager[None]:
+        return tfloat32_switched(on) if self._emulation is None else self._emulation.switched(on)
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Half and float32 tensors in value, however nested, in that dtype."""
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.dtype in _FLOATING else value
+    if isinstance(value, dict):
+        return {k: cast(v, dtype) for k, v in value.items()}
+    if isinstance(value, tuple) and type(value) is not tuple:
+        return type(value)(*(cast(v, dtype) for v in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(cast(v, dtype) for v in value)
+    return value
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in value, however nested."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for v in value.values():
+            yield from tensors(v)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from tensors(v)
+
+
+def _nodes_since(first: int, out: Any) -> Iterator[Node]:
+    """Autograd nodes behind `out` that were made since sequence number `first` and no inner border claimed."""
+    ahead = [t.grad_fn for t in tensors(out) if t.grad_fn is not None]
+    seen: set[Node] = set()
+    while ahead:
+        node = ahead.pop()
+        if node in seen or node._sequence_nr() < first or not node.next_functions:
+            continue
+        seen.add(node)
+        ahead.extend(n for n, _ in node.next_functions if n is not None)
+        if _MARK not in node.metadata:
+            node.metadata[_MARK] = True
+            yield node
+
+
+def _switch_around(node: Node, switched: Callable[[], AbstractContextManager[None]]) -> None:
+    entered: list[AbstractContextManager[None]] = []
+
+    def before(_: Any) -> None:
+        entered.append(switched())
+        entered[-1].__enter__()
+
+    def after(_inputs: Any, _outputs: Any) -> None:
+        entered.pop().__exit__(None, None, None)
+
+    node.register_prehook(before)
+    node.register_hook(after)
+
+
+@contextmanager
+def paused(borders: Borders) -> Iterator[None]:
+    """No border acts inside."""
+    borders.active = False
+    try:
+        yield
+    finally:
+        borders.active = True

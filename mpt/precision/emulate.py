@@ -1,0 +1,113 @@
+"""Emulation of a compute format: matmul and convolution in float32, rounded where the real thing rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mpt.formats.rounding import round_tfloat32, storage_dtype
+
+_aten = torch.ops.aten
+
+GEMMS: dict[Any, tuple[int, int]] = {
+    _aten.mm.default: (0, 2),
+    _aten.bmm.default: (0, 2),
+    _aten.mv.default: (0, 2),
+    _aten.dot.default: (0, 2),
+    _aten.vdot.default: (0, 2),
+    _aten.addmm.default: (1, 3),
+    _aten._addmm_activation.default: (1, 3),
+    _aten.addbmm.default: (1, 3),
+    _aten.baddbmm.default: (1, 3),
+    _aten.addmv.default: (1, 3),
+    _aten.addr.default: (1, 3),
+    _aten.linear.default: (0, 2),
+    _aten.linear_backward.default: (0, 3),
+    _aten.convolution.default: (0, 2),
+    _aten.convolution_backward.default: (0, 3),
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 3),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 4),
+}
+"""Ops below autograd that multiply and accumulate, and which of their arguments are multiplied (not a bias, nor a
+matrix that is added). Composite ones (matmul, einsum, on CPU and CUDA linear) come down to these."""
+
+_RESULT_ONLY = {_aten._scaled_dot_product_flash_attention_for_cpu.default}
+"""Only their first result is rounded; the other is a float32 statistic."""
+
+_Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Watcher(Protocol):
+    """Told of each emulated op: the op and its operands as the model gave them."""
+
+    emulating: bool
+
+    def saw(self, func: Any, args: tuple[Any, ...]) -> None: ...
+
+
+class Emulation(TorchDispatchMode):
+    """While entered, GEMMs whose operands are in the emulated format run in float32 and round as hardware would.
+
+    float16 and bfloat16: real tensors of 16 bits flow between ops, products are accumulated in float32, results are
+    rounded back. tfloat32: operands are rounded to ten mantissa bits, results are float32. Everything else passes.
+    """
+
+    def __init__(self, compute: str) -> None:
+        super().__init__()
+        self.compute = compute
+        self.watchers: list[Watcher] = []
+        self.paused = False
+        self._dtype = storage_dtype(compute)
+        run: _Handler = self._tfloat32 if compute == "tfloat32" else self._half
+        self._table: dict[Any, _Handler] = {op: run for op in GEMMS}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        run = self._table.get(func)
+        if run is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return run(func, args, kwargs or {})
+
+    @contextmanager
+    def switched(self, on: bool) -> Iterator[None]:
+        """Emulation goes on, or stands still, inside."""
+        before, self.paused = self.paused, not on
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def _half(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dtype = self._dtype
+        if not any(isinstance(a, Tensor) and a.dtype is dtype for a in args):
+            return func(*args, **kwargs)
+        wide = [a.float() if isinstance(a, Tensor) and a.dtype is dtype else a for a in args]
+        named = {k: a.float() if isinstance(a, Tensor) and a.dtype is dtype else a for k, a in kwargs.items()}
+        out = self._run(func, args, wide, named)
+        if isinstance(out, Tensor):
+            return out.to(dtype)
+        if func in _RESULT_ONLY:
+            return out[0].to(dtype), *out[1:]
+        return tuple(None if o is None else o.to(dtype) for o in out)
+
+    def _tfloat32(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.paused or not any(isinstance(a, Tensor) and a.dtype is torch.float32 for a in args):
+            return func(*args, **kwargs)
+        first, last = GEMMS[func]
+        rounded = [round_tfloat32(a) for a in args[first:last]]
+        return self._run(func, args, [*args[:first], *rounded, *args[last:]], kwargs)
+
+    def _run(self, func: Any, given: tuple[Any, ...], wide: list[Any], kwargs: dict[str, Any]) -> Any:
+        for watcher in self.watchers:
+            watcher.saw(func, given)
+            watcher.emulating = True
+        out = func(*wide, **kwargs)
+        for watcher in self.watchers:
+            watcher.emulating = False
+        return out

@@ -1,0 +1,199 @@
+"""A precision policy put into a model: stored weights, masters, and the contexts that forward and backward run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from mpt.errors import PrecisionError, Problem
+from mpt.formats.rounding import storage_dtype
+from mpt.precision.borders import Borders, paused
+from mpt.precision.capability import Mechanism
+from mpt.precision.emulate import Emulation
+from mpt.precision.switches import tfloat32_switched
+from mpt.precision.kernels import install_kernels
+from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
+from mpt.precision.masters import MasterCopies, Masters, SameWeights
+from mpt.precision.ops import check_keep
+from mpt.precision.roles import kept_parameters
+from mpt.precision.rules import changes_of_format
+
+if TYPE_CHECKING:
+    from mpt.config.schema import PrecisionConfig
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Policy:
+    """What the loop needs of a policy.
+
+    `forward()` and `backward()` are entered around each, `gather()` after the last backward of an update and
+    `publish()` after the optimizer. `weights` are the working parameters that take gradients, each once, `names`
+    theirs, and `masters` what the optimizer updates, in the same order.
+    """
+
+    def __init__(self, model: nn.Module, mechanism: Mechanism, masters: Masters, lost: UpdateMeter) -> None:
+        self.mechanism = mechanism
+        self.names, self.weights = _trained(model)
+        self.lost_updates = lost
+        self._model = model
+        self._copies = masters
+        self._emulation = Emulation(mechanism.compute) if mechanism.emulated else None
+        self._borders = Borders(mechanism, self._emulation)
+        self._forward = _entered(_autocast(mechanism), self._emulation)
+        self._backward: AbstractContextManager[Any] = self._emulation or _NOTHING
+
+    @property
+    def masters(self) -> list[Tensor]:
+        return self._copies.tensors
+
+    @property
+    def emulation(self) -> Emulation | None:
+        """The mode that emulates, for the audit to watch."""
+        return self._emulation
+
+    def enforce(self, changes: Mapping[str, str]) -> None:
+        """Wrap the modules that compute in another format than what is around them."""
+        self._borders.enforce(self._model, changes)
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """The context of one forward pass; the same object each time."""
+        return self._forward
+
+    def backward(self) -> AbstractContextManager[Any]:
+        """The context of one backward pass; the same object each time."""
+        return self._backward
+
+    def gather(self) -> None:
+        self._copies.gather()
+
+    def publish(self) -> None:
+        self._copies.publish()
+
+    @contextmanager
+    def evaluate(self, precision: str = "same") -> Iterator[None]:
+        """No gradients, and the policy's own numerics (`same`) or plain float32 with full-precision weights (`fp32`)."""
+        if precision not in ("same", "fp32"):
+            raise PrecisionError(Problem("trainer.eval_precision", f"got `{precision}`", "want same or fp32"))
+        with torch.no_grad(), self._forward if precision == "same" else self._plain_float32():
+            yield
+
+    def load_weights(self, values: Mapping[str, Tensor]) -> None:
+        """The model takes a state dict of any format; masters take its values before they are rounded.
+
+        Raises: RuntimeError (torch's) if names or shapes differ.
+        """
+        self._model.load_state_dict(values)
+        self._copies.adopt(values)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._copies.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._copies.load_state_dict(state)
+
+    @contextmanager
+    def _plain_float32(self) -> Iterator[None]:
+        """No cast, no TF32, and every half weight is float32 inside: its master where there is one."""
+        master_of = {id(w): m for w, m in zip(self.weights, self.masters, strict=True)}
+        half = [p for p in self._model.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
+        kept = [p.data for p in half]
+        for p in half:
+            master = master_of.get(id(p), p)
+            p.data = (master if master.dtype == torch.float32 else p).detach().float()
+        try:
+            with paused(self._borders), tfloat32_switched(False):
+                yield
+        finally:
+            for p, data in zip(half, kept, strict=True):
+                p.data = data
+
+
+def install(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> Policy:
+    """Store the model's weights as `cfg` says and give the policy that runs it.
+
+    Norms, modules that a rule keeps, and buffers stay float32. Tied weights stay tied. The model is on its device,
+    in float32: masters are made of these values before they are rounded.
+    Raises: PrecisionError for a rule that matches nothing, or an unknown kind of op in `keep`.
+    """
+    check_keep(cfg.keep)
+    changes = changes_of_format(model, cfg)
+    _in_float32(model)
+    full = _store(model, cfg, {name for name, now in changes.items() if now == "float32"})
+    names, weights = _trained(model)
+    copied = cfg.master is not None and full
+    masters: Masters = MasterCopies(names, weights, _of(names, full)) if copied else SameWeights(weights)
+    lost: UpdateMeter = LostUpdates() if full and not copied else NothingLost()
+    policy = Policy(model, mechanism, masters, lost)
+    if mechanism.half:
+        install_kernels(mechanism.device, cfg.keep)
+    policy.enforce(changes)
+    return policy
+
+
+def _trained(model: nn.Module) -> tuple[list[str], list[Parameter]]:
+    """Names and parameters that take gradients; a tied one appears once, under its first name."""
+    pairs = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    return [n for n, _ in pairs], [p for _, p in pairs]
+
+
+def _in_float32(model: nn.Module) -> None:
+    """Parameters, and buffers of 16 bits, become float32, whatever the model's own code made of them."""
+    for p in model.parameters():
+        if p.dtype in _REAL:
+            p.data = p.data.float()
+    for b in model.buffers():
+        if b.dtype in (torch.float16, torch.bfloat16):
+            b.data = b.data.float()
+
+
+def _store(model: nn.Module, cfg: PrecisionConfig, kept: set[str]) -> dict[str, Tensor]:
+    """Round what is stored in half in place; the float32 values that it had, by name."""
+    dtype = storage_dtype(cfg.param)
+    if dtype == torch.float32:
+        return {}
+    stay = kept_parameters(model, kept)
+    full = {}
+    for name, p in model.named_parameters():
+        if id(p) not in stay and p.dtype == torch.float32:
+            full[name] = p.data
+            p.data = p.data.to(dtype)
+    return full
+
+
+def _of(names: list[str], full: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: full[n] for n in names if n in full}
+
+
+def _autocast(mechanism: Mechanism) -> torch.autocast | None:
+    if not mechanism.half:
+        return None
+    return torch.autocast(mechanism.device, dtype=storage_dtype(mechanism.compute))
+
+
+class _Both:
+    """Autocast outside, emulation inside; can be entered again and again."""
+
+    def __init__(self, outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> None:
+        self._outer = outer
+        self._inner = inner
+
+    def __enter__(self) -> None:
+        self._outer.__enter__()
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+        self._outer.__exit__(*error)
+
+
+def _entered(autocast: torch.autocast | None, emulation: Emulation | None) -> AbstractContextManager[Any]:
+    if autocast is not None and emulation is not None:
+        return _Both(autocast, emulation)
+    return autocast or emulation or _NOTHING

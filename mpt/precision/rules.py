@@ -1,0 +1,91 @@
+"""`precision.layers`: ordered rules over module names, and the borders where a module leaves its parent's format."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from mpt.errors import PrecisionError, Problem
+from mpt.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from mpt.config.schema import LayerRule, PrecisionConfig
+
+
+def matched(model: nn.Module, cfg: PrecisionConfig) -> dict[str, LayerRule]:
+    """For each module that a rule matches, the first that does; a module inside another takes its rule where it has none.
+
+    Raises: PrecisionError, all at once, for a rule that matches nothing or asks for a format the policy has not.
+    """
+    _check(model, cfg)
+    found: dict[str, LayerRule] = {}
+    for name, module in model.named_modules():
+        own = next((r for r in cfg.layers if _matches(r, name, module)), None)
+        rule = own or found.get(name.rpartition(".")[0] if name else "")
+        if rule is not None:
+            found[name] = rule
+    return found
+
+
+def changes_of_format(model: nn.Module, cfg: PrecisionConfig) -> dict[str, str]:
+    """Modules at which the format changes, and what it becomes inside: float32 or the compute format."""
+    rules = matched(model, cfg)
+    inside = {name: rules[name].format if name in rules else cfg.compute for name, _ in model.named_modules()}
+    above = {name: inside[name.rpartition(".")[0]] if name else cfg.compute for name in inside}
+    return {name: now for name, now in inside.items() if now != above[name]}
+
+
+def _matches(rule: LayerRule, name: str, module: nn.Module) -> bool:
+    if rule.type is not None and type(module).__name__ != rule.type:
+        return False
+    if rule.match.startswith("re:"):
+        return re.search(rule.match[3:], name) is not None
+    return fnmatchcase(name, rule.match)
+
+
+def _check(model: nn.Module, cfg: PrecisionConfig) -> None:
+    problems = []
+    for i, rule in enumerate(cfg.layers):
+        where = f"precision.layers[{i}]"
+        if rule.format not in ("float32", cfg.compute):
+            want = dict.fromkeys(("float32", cfg.compute))
+            problems.append(Problem(f"{where}.format", f"got `{rule.format}`", "want " + " or ".join(want)))
+        problem = _bad_pattern(where, rule) or _no_match(where, rule, model)
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise PrecisionError(*problems)
+
+
+def _bad_pattern(where: str, rule: LayerRule) -> Problem | None:
+    if rule.match.startswith("re:"):
+        try:
+            re.compile(rule.match[3:])
+        except re.error as error:
+            return Problem(f"{where}.match", f"got `{rule.match}`: {error}", "write a regular expression after `re:`")
+    return None
+
+
+def _no_match(where: str, rule: LayerRule, model: nn.Module) -> Problem | None:
+    modules = dict(model.named_modules())
+    if any(_matches(rule, name, module) for name, module in modules.items()):
+        return None
+    by_name = [n for n, m in modules.items() if rule.type is not None and _matches_name(rule, n, m)]
+    if by_name:
+        types = sorted({type(modules[n]).__name__ for n in by_name})
+        what = f"no module that matches `{rule.match}` is of type `{rule.type}`"
+        return Problem(f"{where}.type", what, did_you_mean(rule.type or "", types))
+    names = [n for n in modules if n]
+    return Problem(f"{where}.match", f"`{rule.match}` matches no module", did_you_mean(_literal(rule.match), names))
+
+
+def _matches_name(rule: LayerRule, name: str, module: nn.Module) -> bool:
+    return _matches(type(rule)(rule.match, rule.format), name, module)
+
+
+def _literal(pattern: str) -> str:
+    """The pattern without its wildcards, to look for near names with."""
+    return re.sub(r"[*?\[\]^$\\()|+]", "", pattern.removeprefix("re:")).strip(".")

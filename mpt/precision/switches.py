@@ -1,0 +1,133 @@
+"""The owner of every process-wide switch that changes numerics: TF32, reduced-precision sums, determinism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from mpt.precision.capability import resolve
+from mpt.types import DeviceFacts
+
+if TYPE_CHECKING:
+    from mpt.config.schema import PrecisionConfig
+
+_cuda = torch.backends.cuda
+_cudnn = torch.backends.cudnn
+_mkldnn = torch.backends.mkldnn
+
+
+class _Switch(NamedTuple):
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+
+
+def _attribute(owner: Any, name: str) -> _Switch:
+    return _Switch(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+_LEGACY: dict[str, _Switch] = {
+    "float32_matmul_precision": _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "cudnn.allow_tf32": _attribute(_cudnn, "allow_tf32"),
+}
+"""Set first: they write the newer ones too, and torch refuses to read them once the two disagree."""
+
+_PRECISION: dict[str, _Switch] = {
+    "cuda.matmul.fp32_precision": _attribute(_cuda.matmul, "fp32_precision"),
+    "cudnn.conv.fp32_precision": _attribute(_cudnn.conv, "fp32_precision"),
+    "cudnn.rnn.fp32_precision": _attribute(_cudnn.rnn, "fp32_precision"),
+    "mkldnn.matmul.fp32_precision": _attribute(_mkldnn.matmul, "fp32_precision"),
+    "mkldnn.conv.fp32_precision": _attribute(_mkldnn.conv, "fp32_precision"),
+    "mkldnn.rnn.fp32_precision": _attribute(_mkldnn.rnn, "fp32_precision"),
+}
+
+_OTHERS: dict[str, _Switch] = {
+    "cuda.matmul.allow_fp16_reduced_precision_reduction": _attribute(
+        _cuda.matmul, "allow_fp16_reduced_precision_reduction"
+    ),
+    "cuda.matmul.allow_bf16_reduced_precision_reduction": _attribute(
+        _cuda.matmul, "allow_bf16_reduced_precision_reduction"
+    ),
+    "cuda.matmul.allow_fp16_accumulation": _attribute(_cuda.matmul, "allow_fp16_accumulation"),
+    "cuda.fp16_bf16_reduction_math_sdp": _Switch(
+        _cuda.fp16_bf16_reduction_math_sdp_allowed, _cuda.allow_fp16_bf16_reduction_math_sdp
+    ),
+    "mha.fastpath": _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    "cudnn.benchmark": _attribute(_cudnn, "benchmark"),
+    "cudnn.deterministic": _attribute(_cudnn, "deterministic"),
+    "deterministic_algorithms": _Switch(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+}
+
+_SWITCHES = {**_LEGACY, **_PRECISION, **_OTHERS}
+
+
+@contextmanager
+def flags(cfg: PrecisionConfig, facts: DeviceFacts, deterministic: bool = False) -> Iterator[None]:
+    """Set every switch to what the policy means, and give all of them their old values back at the end.
+
+    TF32 is on for matmul, convolution and recurrent layers together or off for all; sums are kept in float32;
+    cuDNN's benchmark, whose choice depends on timing, is off with `deterministic`; attention takes the same path in
+    evaluation as in training.
+    """
+    mechanism = resolve(cfg, facts)
+    tfloat32 = mechanism.compute == "tfloat32" and not mechanism.emulated
+    before = {name: _read(switch) for name, switch in _SWITCHES.items()}
+    try:
+        _set_tfloat32(tfloat32)
+        _set_others(deterministic, benchmark=facts.type == "cuda" and not deterministic)
+        yield
+    finally:
+        for name, value in before.items():
+            if value is not None:
+                _SWITCHES[name].set(value)
+
+
+@contextmanager
+def tfloat32_switched(on: bool) -> Iterator[None]:
+    """TF32 on or off inside, on CUDA, for a module that a rule takes out of the policy."""
+    before = _tfloat32_is_on()
+    _set_tfloat32(on)
+    try:
+        yield
+    finally:
+        _set_tfloat32(before)
+
+
+def observed() -> dict[str, Any]:
+    """The switches as they stand now; null where torch refuses to tell because old and new settings disagree."""
+    return {name: _read(switch) for name, switch in _SWITCHES.items()}
+
+
+def tfloat32_allowed(convolution: bool) -> bool:
+    """Whether CUDA may use TF32 for float32 operands of that kind of op, as torch is set now."""
+    own = _cudnn.conv.fp32_precision if convolution else _cuda.matmul.fp32_precision
+    return bool(own == "tf32")
+
+
+def _tfloat32_is_on() -> bool:
+    return tfloat32_allowed(convolution=False)
+
+
+def _set_tfloat32(on: bool) -> None:
+    _LEGACY["float32_matmul_precision"].set("high" if on else "highest")
+    _LEGACY["cudnn.allow_tf32"].set(on)
+    for name, switch in _PRECISION.items():
+        switch.set("tf32" if on and not name.startswith("mkldnn") else "ieee")
+
+
+def _set_others(deterministic: bool, benchmark: bool) -> None:
+    values = dict.fromkeys(_OTHERS, False)
+    values["cudnn.benchmark"] = benchmark
+    values["cudnn.deterministic"] = deterministic
+    values["deterministic_algorithms"] = deterministic
+    for name, value in values.items():
+        _OTHERS[name].set(value)
+
+
+def _read(switch: _Switch) -> Any:
+    try:
+        return switch.get()
+    except RuntimeError:
+        return None
