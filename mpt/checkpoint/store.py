@@ -43,24 +43,24 @@ class CheckpointStore:
         Raises: RunFault when the disk fails, with all older ones intact; TypeError for state that is not plain.
         """
         check_plain(state)
-        target = self.dir / f"update-{update:06d}"
+        target = self.dir / _name(update)
         try:
             self.dir.mkdir(parents=True, exist_ok=True)
             self._sweep()
             self._check_space(size_bytes(state))
             self._commit(state, step, update, target)
             if best:
-                self.mark_best(target)
+                self.mark_best(update)
             self._prune(step, target)
         except OSError as error:
             raise _fault(target, error) from error
         return target
 
-    def mark_best(self, path: Path) -> None:
-        """`path`, a checkpoint of this store, is kept until another is marked. Raises: RunFault."""
+    def mark_best(self, update: int) -> None:
+        """The checkpoint of that update is kept until another is marked. Raises: RunFault."""
         temp = self.dir / f".{BEST}.tmp"
         try:
-            _write(temp, path.name.encode() + b"\n")
+            _write(temp, f"{_name(update)}\n".encode())
             temp.replace(self.dir / BEST)
         except OSError as error:
             raise _fault(self.dir / BEST, error) from error
@@ -188,6 +188,10 @@ def position(path: Path) -> tuple[int, int]:
     except Rejected as why:
         raise CheckpointError(Problem(str(path), str(why))) from None
     return marker.step, marker.update
+
+
+def _name(update: int) -> str:
+    return f"update-{update:06d}"
 
 
 def _step(path: Path) -> float:

@@ -21,7 +21,7 @@ def probe(device: str) -> DeviceFacts:
         raise ConfigError(Problem("device", f"got `{device}`, want auto, cpu, cuda, cuda:N or mps", _existing()))
     kind, _, index = device.partition(":")
     if kind == "cuda" or (kind == "auto" and _cuda_count() > 0):
-        return _cuda(int(index or 0))
+        return _cuda(device, int(index or 0))
     if kind == "mps" or (kind == "auto" and _has_mps()):
         return _mps()
     return _cpu()
@@ -31,21 +31,20 @@ def _cpu() -> DeviceFacts:
     import torch
 
     info = cpu_info()
-    return DeviceFacts("cpu", info.model, torch.__version__, memory_bytes=_machine_bytes(), features=info.flags)
+    return DeviceFacts("cpu", info.model, str(torch.__version__), memory_bytes=_machine_bytes(), features=info.flags)
 
 
-def _cuda(index: int) -> DeviceFacts:
+def _cuda(device: str, index: int) -> DeviceFacts:
     import torch
 
     found = _cuda_count()
     if index >= found:
-        what = f"got `cuda:{index}`" if found else "got `cuda`"
-        raise ConfigError(Problem("device", f"{what}, {_why_no_cuda(found)}", _existing()))
+        raise ConfigError(Problem("device", f"got `{device}`, {_why_no_cuda(found)}", _existing()))
     facts = torch.cuda.get_device_properties(index)
     return DeviceFacts(
         "cuda",
         facts.name,
-        torch.__version__,
+        str(torch.__version__),
         capability=(facts.major, facts.minor),
         memory_bytes=facts.total_memory,
         index=index,
@@ -57,7 +56,7 @@ def _mps() -> DeviceFacts:
 
     if not _has_mps():
         raise ConfigError(Problem("device", "got `mps`, this machine or this torch has none", _existing()))
-    return DeviceFacts("mps", cpu_info().model, torch.__version__, memory_bytes=_machine_bytes())
+    return DeviceFacts("mps", cpu_info().model, str(torch.__version__), memory_bytes=_machine_bytes())
 
 
 def _cuda_count() -> int:

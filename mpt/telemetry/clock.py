@@ -92,6 +92,14 @@ class Clock:
         rate = sum(self._samples) / total if total > 0 else Unmeasured("steps shorter than the clock's tick")
         return Speed(rate, p50, p95, n, min(1.0, share))
 
+    def recent(self, steps: int = 100) -> tuple[float | None, float | None]:
+        """Samples per second and seconds a step over the last steps, for a display; None before the warm-up is over."""
+        times = self._times[-steps:]
+        total = math.fsum(times)
+        if total <= 0:
+            return None, None
+        return sum(self._samples[-steps:]) / total, total / len(times)
+
     def warmup_excess_s(self) -> float | Unmeasured:
         """What the warm-up steps took beyond as many median steps: compilation, where compiling is on."""
         if not self._times or not self._early:

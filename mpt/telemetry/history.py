@@ -96,11 +96,12 @@ class Totals:
 class History:
     """Holds the outcomes of steps until they are drained, and the totals of what was drained.
 
-    `rate_at(update)` is the learning rate that the attempt after `update` applied changes uses.
+    `rate_at(update)` is the learning rate that the attempt after `update` applied changes uses; the recorded
+    loss is `loss_weight` times the mean.
     """
 
-    def __init__(self, rate_at: Callable[[int], float]) -> None:
-        self._rate_at = rate_at
+    def __init__(self, rate_at: Callable[[int], float], loss_weight: float = 1.0) -> None:
+        self._rate_at, self._loss_weight = rate_at, loss_weight
         self._pending: list[Outcome] = []
         self.totals = Totals()
         self.add = self._pending.append
@@ -138,7 +139,7 @@ class History:
             step=self.totals.step + 1,
             update=before + applied,
             applied=applied,
-            loss=loss_sum / outcome.count,
+            loss=self._loss_weight * (loss_sum / outcome.count),
             lr=self._rate_at(before),
             grad_norm=norm,
             scale=scale,

@@ -62,7 +62,7 @@ class Observed:
 class MemoryMeter:
     """Peaks since `start`; costs nothing in a step but in the one that is observed."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str | torch.device) -> None:
         self._device = torch.device(device)
         self._observed = Observed()
         self._live = lambda: 0
@@ -91,7 +91,7 @@ class MemoryMeter:
         """The forward is over: what is alive now is kept for the backward."""
         self._observed.activations_bytes = self._live()
 
-    def now_bytes(self) -> int | None:
+    def current(self) -> int | None:
         """What a log line shows: the allocator's peak on CUDA, the process's resident memory elsewhere."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)

@@ -1,0 +1,117 @@
+"""Where a run came from: software, processor, settings (env.json), and the exact code (source.txt)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import mpt
+from mpt.record.cpu import cpu_info
+from mpt.types import DeviceFacts
+
+_PACKAGES = ("mpt", "torch", "torchvision", "timm", "hydra-core", "omegaconf", "numpy", "pillow", "rich", "torchao")
+_PREFIXES = (
+    *("ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GOMP_", "HYDRA_", "KMP_", "LD_PRELOAD", "MALLOC_", "MASTER_", "MKL_"),
+    *("NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "RANK", "LOCAL_RANK", "TORCH"),
+    *("TRITON_", "WORLD_SIZE"),
+)
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "URL")
+_DIFF_LIMIT = 1_000_000
+_GIT_TIMEOUT_S = 10
+
+
+def environment(facts: DeviceFacts, flags: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    """env.json: `facts` of the device, torch's numeric `flags` as the run set them, its CPU `threads`."""
+    return {
+        "schema": "mpt.env/1",
+        "device": asdict(facts),
+        "cpu": {**asdict(cpu_info()), "threads": threads},
+        "flags": dict(flags),
+        "versions": versions(),
+        "platform": platform.platform(),
+        "variables": variables(os.environ),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, and each package that bears on a run and is installed."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {**found, "mpt": mpt.__version__}
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that change numbers or speed; none that looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET)
+    }
+
+
+def source(argv: Sequence[str], folder: Path | None = None) -> str:
+    """source.txt: the command, the package's version and hash, and the commit and changes of the user's tree.
+
+    `folder` is where the command was typed; None: the working directory.
+    """
+    folder = folder or Path.cwd()
+    package = Path(mpt.__file__).parent
+    lines = [
+        f"command: {shlex.join(argv)}",
+        f"folder: {folder}",
+        f"python: {sys.executable}",
+        f"mpt: {mpt.__version__}, sha256 of its files {package_hash(package)}",
+        f"mpt commit: {_commit(package) or 'not in a git tree'}",
+        f"commit: {_commit(folder) or 'not in a git tree'}",
+    ]
+    return "\n".join(lines) + "\n" + _changes(folder)
+
+
+def package_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of all Python and YAML files under the folder."""
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".yaml") and p.is_file()):
+        data = path.read_bytes()
+        total.update(f"{path.relative_to(folder).as_posix()}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)
+    return total.hexdigest()
+
+
+def _commit(folder: Path) -> str:
+    """The commit of the git tree that the folder lies in and tracks; empty where there is none."""
+    commit = _git(folder, "rev-parse", "HEAD").strip()
+    return commit if commit and _git(folder, "ls-files", "--", ".").strip() else ""
+
+
+def _changes(folder: Path) -> str:
+    """What the tree has that its commit has not: a diff, then names of untracked files."""
+    if not _commit(folder):
+        return ""
+    diff = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff")
+    if len(diff) > _DIFF_LIMIT:
+        diff = f"{diff[:_DIFF_LIMIT]}\n(cut: {len(diff):,} characters in all)\n"
+    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--directory")
+    parts = (("changes", diff), ("untracked", untracked))
+    return "".join(f"\n--- {title} ---\n{text}" for title, text in parts if text.strip())
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints; empty where git is missing, slow, or finds no tree."""
+    command = ["git", "-C", str(folder), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
