@@ -27,7 +27,11 @@ def model_mismatch(saved: Mapping[str, Tensor | Sequence[int]], model: nn.Module
         for name in want
         if name in got and got[name] != want[name]
     ]
-    kinds = (("lacks tensors of the model", missing), ("holds tensors the model lacks", extra), ("shapes differ", wrong))
+    kinds = (
+        ("lacks tensors of the model", missing),
+        ("holds tensors that the model lacks", extra),
+        ("holds tensors of other shapes", wrong),
+    )
     return [Problem(where, f"{what}: {_some(names)}", _hint(missing, extra)) for what, names in kinds if names]
 
 

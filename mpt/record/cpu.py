@@ -8,7 +8,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_fp16", "asimdhp", "bf16")
+FLAGS = (
+    *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni"),
+    *("amx_tile", "amx_bf16", "amx_fp16", "asimdhp", "bf16"),
+)
 """Flags that decide which number formats are native (`asimdhp`, `bf16`: Arm)."""
 
 

@@ -20,7 +20,7 @@ from mpt.types import DeviceFacts
 
 _PACKAGES = ("mpt", "torch", "torchvision", "timm", "hydra-core", "omegaconf", "numpy", "pillow", "rich", "torchao")
 _PREFIXES = (
-    *("ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GOMP_", "HYDRA_", "KMP_", "LD_PRELOAD", "MALLOC_", "MASTER_", "MKL_"),
+    *("ATEN_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GOMP_", "HYDRA_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_"),
     *("NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "RANK", "LOCAL_RANK", "TORCH"),
     *("TRITON_", "WORLD_SIZE"),
 )

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mpt.errors import Problem, RecordError
@@ -55,11 +54,13 @@ class RunWriter:
 
     def _open(self, dir: Path, *, fresh: bool) -> None:
         self.dir = dir
-        self._files = {
-            name: Lines(dir / name, header(schema), fresh=fresh) for name, schema in SCHEMAS.items()
-        }
+        self._files = {name: Lines(dir / name, header(schema), fresh=fresh) for name, schema in SCHEMAS.items()}
         self._last_step = 0
-        claim(self._files[STEPS].fd, dir)
+        try:
+            claim(self._files[STEPS].fd, dir)
+        except RecordError:
+            self.close()
+            raise
 
     @property
     def last_step(self) -> int:
@@ -139,7 +140,7 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _line(self, name: str, row: Mapping[str, Any]) -> None:
@@ -161,4 +162,3 @@ class RunWriter:
         except (ValueError, KeyError, TypeError) as error:
             what = f"the last line is no step: `{line[:60].decode(errors='replace')}`"
             raise RecordError(Problem(str(lines.path), what, "start in a new run_dir=…")) from error
-

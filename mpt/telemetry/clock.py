@@ -31,7 +31,7 @@ class Event(Protocol):
 
 @dataclass(frozen=True)
 class Speed:
-    """Statistics of `n` steps after the warm-up. Units: milliseconds; shares 0–1."""
+    """Statistics of `n` steps after the warm-up. Units: milliseconds; shares 0 to 1."""
 
     samples_per_s: float | Unmeasured
     step_p50_ms: float | Unmeasured

@@ -26,7 +26,8 @@ class RichConsole:
 
     def __init__(self, stream: TextIO) -> None:
         self._terminal = Terminal(file=stream, highlight=False, markup=False, emoji=False)
-        self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
+        shared = sys.stdout.isatty()  # else stdout goes to a file, where it has to stay
+        self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=shared)
         self._last_s = float("-inf")
         self._gone = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +65,7 @@ class MemoryMeter:
     def __init__(self, device: str | torch.device) -> None:
         self._device = torch.device(device)
         self._observed = Observed()
-        self._live = lambda: 0
+        self._live: Callable[[], int] = lambda: 0
 
     def start(self) -> None:
         """Peaks count from here, so that an earlier job of this process is not in them."""

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class StorageMeter(TorchDispatchMode):
+class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows each storage that an op inside returns, from its making until it is freed.
 
     `live_bytes` and `peak_bytes` count new storages only. What a kernel takes and frees inside one op
@@ -19,7 +19,7 @@ class StorageMeter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
         self._followed: dict[int, int] = {}

@@ -55,14 +55,19 @@ class Quality:
     best: Mapping[str, Any] | Unmeasured
 
 
+_NO_PEAK = Unmeasured("the device's peak is not known to this version")
+_NOT_COMPILED = Unmeasured("trainer.compile is off")
+_NOT_PREDICTED = Unmeasured("this version makes no predictions")
+
+
 @dataclass(frozen=True)
 class Extras:
     """Figures that some runs have."""
 
-    compile_s: Figure = Unmeasured("trainer.compile is off")
-    mfu: Figure = Unmeasured("the device's peak is not known to this version")
-    peak_tflops: Figure = Unmeasured("the device's peak is not known to this version")
-    predicted_peak_bytes: int | Unmeasured = Unmeasured("this version makes no predictions")
+    compile_s: Figure = _NOT_COMPILED
+    mfu: Figure = _NO_PEAK
+    peak_tflops: Figure = _NO_PEAK
+    predicted_peak_bytes: int | Unmeasured = _NOT_PREDICTED
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further members of summary.json, by key."""
 
@@ -80,9 +85,10 @@ def summary(
     split: Mapping[str, float],
     device: DeviceFacts,
     versions: Mapping[str, Any],
-    extras: Extras = Extras(),
+    extras: Extras | None = None,
 ) -> dict[str, Any]:
     """The document; `RunWriter.json` turns what was not measured into null with its reason."""
+    extras = extras or Extras()
     return {
         "schema": SCHEMA,
         **vars(outcome),
