@@ -25,7 +25,6 @@ from mpt.precision.policy import Policy, install
 from mpt.rng import seed_all
 from mpt.scaling._base import Scaler
 from mpt.schedules import lr_at
-from mpt.tasks import build_task
 from mpt.tasks._base import Task
 from mpt.types import DeviceFacts
 
@@ -51,7 +50,7 @@ def make_plan(cfg: RunConfig) -> Plan:
     facts = _facts(cfg)
     mechanism = resolve(cfg.precision, facts)
     data = _data(cfg, torch.device("cpu"))
-    task = build_task(cfg.task, data.spec)
+    task = _task(cfg, data)
     try:
         with torch.device("meta"):
             model = _model(cfg, data)
@@ -68,7 +67,7 @@ def build(cfg: RunConfig) -> Run:
     mechanism = resolve(cfg.precision, facts)
     device = torch.device(facts.type, facts.index) if facts.type == "cuda" else torch.device(facts.type)
     data = _data(cfg, device)
-    task = build_task(cfg.task, data.spec)
+    task = _task(cfg, data)
     seed_all(cfg.seed)
     model = _model(cfg, data).to(device)
     if channels_last(cfg):
@@ -103,6 +102,11 @@ def _data(cfg: RunConfig, device: torch.device) -> DataSource:
     context = DataContext(seed=cfg.seed, device=device, channels_last=channels_last(cfg))
     source: DataSource = registry.load("data", cfg.data.name).open_data(cfg.data, wanted, context)
     return source
+
+
+def _task(cfg: RunConfig, data: DataSource) -> Task:
+    task: Task = registry.load("tasks", cfg.task.name).build(cfg.task.options, data.spec)
+    return task
 
 
 def _model(cfg: RunConfig, data: DataSource) -> nn.Module:

@@ -98,7 +98,7 @@ class Loop:
         """Bring what happened since the last read to the record; an ending where the guard finds one."""
         if not len(self._history):
             return None
-        rows = self._history.drain(self._clock)
+        rows = self._history.drain(self._clock.drain())
         self._writer.steps(rows)
         for row in rows:
             if not row.applied:

@@ -19,7 +19,7 @@ from mpt.plan.facts import probe
 from mpt.plan.plan import Plan
 from mpt.precision.flags import flags
 from mpt.record.folder import new_run_dir
-from mpt.record.provenance import environment, source_text
+from mpt.record.provenance import environment, source
 from mpt.record.writer import RunWriter
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console, make_console
@@ -114,8 +114,8 @@ def _describe(
     run = course.run
     writer.text("config.yaml", saved.dump(run.cfg))
     writer.json("plan", run.plan.to_json())
-    writer.json("env", environment(run.plan.device, seen.numerics))
-    writer.text("source.txt", source_text(argv))
+    writer.json("env", environment(run.plan.device, observed(), torch.get_num_threads()))
+    writer.text("source.txt", source(argv))
     writer.json("audit", seen.document())
     lines = [*run.plan.lines(), *seen.lines(), *told]
     lines += [f"passed over {path}: {why}" for path, why in start.rejected]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,14 +17,21 @@ TINY_NUMBERS = 100_000
 """Below both (weights, and numbers in a batch of inputs) an op is shorter than starting a parallel region."""
 
 
-def set_threads(cfg: RunConfig, plan: Plan) -> None:
-    """torch uses trainer.threads; else one for tiny nets on a CPU, unless OMP_NUM_THREADS says otherwise.
+@contextmanager
+def cpu_threads(cfg: RunConfig, plan: Plan) -> Iterator[None]:
+    """torch uses trainer.threads inside; else one for tiny nets on a CPU, unless OMP_NUM_THREADS says otherwise.
 
     With two threads, spinning cost tiny nets up to 40 times the time on a busy machine.
     """
+    before = torch.get_num_threads()
+    torch.set_num_threads(_wanted(cfg, plan) or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _wanted(cfg: RunConfig, plan: Plan) -> int | None:
     numbers = plan.batch_size * math.prod(plan.data.shape)
-    if cfg.trainer.threads is not None:
-        torch.set_num_threads(cfg.trainer.threads)
-    elif plan.device.type == "cpu" and plan.params < TINY_PARAMS and numbers < TINY_NUMBERS:
-        if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(1)
+    tiny = plan.device.type == "cpu" and plan.params < TINY_PARAMS and numbers < TINY_NUMBERS
+    return cfg.trainer.threads or (1 if tiny and "OMP_NUM_THREADS" not in os.environ else None)
