@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpt.precision.capability import Mechanism, resolve, support
-    from mpt.precision.switches import flags, observed
     from mpt.precision.policy import Policy, install
+    from mpt.precision.switches import flags, observed
 
 _HOMES = {
     "Mechanism": "capability",

@@ -1,4 +1,4 @@
-"""Modules that compute in another format than their surroundings: their forward is wrapped, inputs cast on the way in."""
+"""Modules that compute in another format than their surroundings: a wrapped forward casts what comes in."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Borders:
         switched = functools.partial(self._mode, format_name == "tfloat32")
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            first = torch.autograd._get_sequence_nr()
+            first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
             with switched():
                 out = forward(*args, **kwargs)
             for node in _nodes_since(first, out):
@@ -114,8 +114,9 @@ def _nodes_since(first: int, out: Any) -> Iterator[Node]:
             continue
         seen.add(node)
         ahead.extend(n for n, _ in node.next_functions if n is not None)
-        if _MARK not in node.metadata:
-            node.metadata[_MARK] = True
+        marks: dict[Any, Any] = node.metadata  # type: ignore[assignment]
+        if _MARK not in marks:
+            marks[_MARK] = True
             yield node
 
 

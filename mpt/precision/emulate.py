@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -47,20 +47,21 @@ class Watcher(Protocol):
 
     emulating: bool
 
-    def saw(self, func: Any, args: tuple[Any, ...]) -> None: ...
+    def saw(self, func: Any, args: tuple[Any, ...], compute: str) -> None: ...
 
 
-class Emulation(TorchDispatchMode):
+class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While entered, GEMMs whose operands are in the emulated format run in float32 and round as hardware would.
 
     float16 and bfloat16: real tensors of 16 bits flow between ops, products are accumulated in float32, results are
     rounded back. tfloat32: operands are rounded to ten mantissa bits, results are float32. Everything else passes.
     """
 
+    watchers: ClassVar[list[Watcher]] = []
+
     def __init__(self, compute: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.compute = compute
-        self.watchers: list[Watcher] = []
         self.paused = False
         self._dtype = storage_dtype(compute)
         run: _Handler = self._tfloat32 if compute == "tfloat32" else self._half
@@ -105,7 +106,7 @@ class Emulation(TorchDispatchMode):
 
     def _run(self, func: Any, given: tuple[Any, ...], wide: list[Any], kwargs: dict[str, Any]) -> Any:
         for watcher in self.watchers:
-            watcher.saw(func, given)
+            watcher.saw(func, given, self.compute)
             watcher.emulating = True
         out = func(*wide, **kwargs)
         for watcher in self.watchers:

@@ -31,16 +31,16 @@ def install_kernels(device: str, keep: Iterable[str]) -> None:
     if device in _installed and _installed[device][0] == wanted:
         return
     remove_kernels(device)
-    library = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for op, kernel in _differences(device, wanted):
-        library.impl(op, kernel, _KEYS[device], allow_override=True)
+        library.impl(op, kernel, _KEYS[device], allow_override=True)  # type: ignore[no-untyped-call]
     _installed[device] = (wanted, library)
 
 
 def remove_kernels(device: str) -> None:
     """Give autocast on that device type its own lists back."""
     if device in _installed:
-        _installed.pop(device)[1]._destroy()
+        _installed.pop(device)[1]._destroy()  # type: ignore[no-untyped-call]
 
 
 def _differences(device: str, keep: frozenset[str]) -> Iterable[tuple[Any, _Kernel]]:

@@ -55,25 +55,25 @@ class MasterCopies:
     """
 
     def __init__(self, names: list[str], weights: list[Parameter], full: Mapping[str, Tensor]) -> None:
-        self.tensors = [full[n] if n in full else w for n, w in zip(names, weights, strict=True)]
+        self.tensors = [full.get(n, w) for n, w in zip(names, weights, strict=True)]
         self._names = [n for n in names if n in full]
-        self._working = [w for n, w in zip(names, weights, strict=True) if n in full]
+        self._working: list[Tensor] = [w for n, w in zip(names, weights, strict=True) if n in full]
         self._copies = [full[n] for n in self._names]
 
     def gather(self) -> None:
         """Working gradients become the masters' float32 gradients, added to what is there, and are freed."""
-        pairs = [(c, w) for c, w in zip(self._copies, self._working, strict=True) if w.grad is not None]
-        fresh = [(c, w) for c, w in pairs if c.grad is None]
-        held = [(c, w) for c, w in pairs if c.grad is not None]
+        fresh: list[tuple[Tensor, Tensor]] = []
+        for copy, weight in zip(self._copies, self._working, strict=True):
+            if weight.grad is not None and copy.grad is not None:
+                copy.grad += weight.grad
+            elif weight.grad is not None:
+                fresh.append((copy, weight.grad))
+            weight.grad = None
         if fresh:
-            grads = [torch.empty_like(c) for c, _ in fresh]
-            torch._foreach_copy_(grads, [w.grad for _, w in fresh])
+            grads = [torch.empty_like(copy) for copy, _ in fresh]
+            torch._foreach_copy_(grads, [grad for _, grad in fresh])
             for (copy, _), grad in zip(fresh, grads, strict=True):
                 copy.grad = grad
-        for copy, weight in held:
-            copy.grad.add_(weight.grad)
-        for _, weight in pairs:
-            weight.grad = None
 
     @torch.no_grad()
     def publish(self) -> None:

@@ -15,13 +15,13 @@ from mpt.formats.rounding import storage_dtype
 from mpt.precision.borders import Borders, paused
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
-from mpt.precision.switches import tfloat32_switched
 from mpt.precision.kernels import install_kernels
 from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
 from mpt.precision.masters import MasterCopies, Masters, SameWeights
 from mpt.precision.ops import check_keep
 from mpt.precision.roles import kept_parameters
 from mpt.precision.rules import changes_of_format
+from mpt.precision.switches import tfloat32_switched
 
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
@@ -78,7 +78,7 @@ class Policy:
 
     @contextmanager
     def evaluate(self, precision: str = "same") -> Iterator[None]:
-        """No gradients, and the policy's own numerics (`same`) or plain float32 with full-precision weights (`fp32`)."""
+        """No gradients, and the policy's own numerics (`same`) or plain float32 with the full weights (`fp32`)."""
         if precision not in ("same", "fp32"):
             raise PrecisionError(Problem("trainer.eval_precision", f"got `{precision}`", "want same or fp32"))
         with torch.no_grad(), self._forward if precision == "same" else self._plain_float32():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def matched(model: nn.Module, cfg: PrecisionConfig) -> dict[str, LayerRule]:
-    """For each module that a rule matches, the first that does; a module inside another takes its rule where it has none.
+    """For each module, the first rule that matches it, else that of the module it lies in.
 
     Raises: PrecisionError, all at once, for a rule that matches nothing or asks for a format the policy has not.
     """

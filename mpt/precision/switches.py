@@ -14,9 +14,9 @@ from mpt.types import DeviceFacts
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
 
-_cuda = torch.backends.cuda
-_cudnn = torch.backends.cudnn
-_mkldnn = torch.backends.mkldnn
+_cuda: Any = torch.backends.cuda
+_cudnn: Any = torch.backends.cudnn
+_mkldnn: Any = torch.backends.mkldnn
 
 
 class _Switch(NamedTuple):
