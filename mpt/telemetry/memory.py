@@ -91,7 +91,7 @@ class MemoryMeter:
         """The forward is over: what is alive now is kept for the backward."""
         self._observed.activations_bytes = self._live()
 
-    def current(self) -> int | None:
+    def now_bytes(self) -> int | None:
         """What a log line shows: the allocator's peak on CUDA, the process's resident memory elsewhere."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
