@@ -19,7 +19,7 @@ from mpt.optim import build_optimizer
 from mpt.optim._base import Optimizer
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan, length, notes
-from mpt.precision.assign import assign
+from mpt.precision.assignment import assign
 from mpt.precision.capability import resolve
 from mpt.precision.policy import Policy, install
 from mpt.rng import seed_all

@@ -10,6 +10,7 @@ from mpt.types import Batch, DataSpec
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class DataSource(Protocol):
 
     def train_indices(self, micro: int) -> list[int]:
         """The training samples in this rank's micro-batch `micro`."""
+        ...
+
+    def resident(self) -> list[Tensor]:
+        """Tensors that stay on the training device; none where samples are streamed."""
         ...
 
     def close(self) -> None:

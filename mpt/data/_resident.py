@@ -22,7 +22,7 @@ GATHER_BYTES = 256 * 1024
 # Batches gathered together must each start on the allocator's alignment, or kernels could round differently.
 ALIGNMENT = 64
 
-Split = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Finish = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def as_stored(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,6 +46,9 @@ class Table:
         """The rows with these numbers, copied."""
         return self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
 
+    def tensors(self) -> list[Tensor]:
+        return [self.inputs, self.targets]
+
     def __len__(self) -> int:
         return len(self.targets)
 
@@ -60,6 +63,9 @@ class Windows:
         """Inputs and targets of the windows with these numbers, as int64."""
         window = self.tokens.index_select(0, rows)
         return window[:, :-1].long(), window[:, 1:].long()
+
+    def tensors(self) -> list[Tensor]:
+        return [self.tokens]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -79,7 +85,7 @@ class ResidentSource:
         evaluation: Table | Windows,
         batch: tuple[int, int],
         context: DataContext,
-        finish: Split = as_stored,
+        finish: Finish = as_stored,
     ) -> None:
         self.spec = spec
         self.skipped: list[str] = []
@@ -136,6 +142,10 @@ class ResidentSource:
         c = self._context
         found: list[int] = micro_indices(c.seed, micro, len(self._train), self._batch, c.rank, c.world).tolist()
         return found
+
+    def resident(self) -> list[Tensor]:
+        """Both splits."""
+        return [*self._train.tensors(), *self._eval.tensors()]
 
     def close(self) -> None:
         """Nothing is held beyond tensors."""

@@ -163,7 +163,7 @@ class Loop:
             metrics = evaluate(run.model, run.policy, task, run.data, precision)
         best = self._progress.judge(metrics, task.headline, task.mode, step, update)
         if best and self._progress.saved_step == step:
-            self._store.mark_best(self._store.path(update))
+            self._store.mark_best(update)
         weights = "ema" if ema else "current"
         self._writer.evaluation(
             {"step": step, "update": update, **metrics, "best": best, "precision": precision, "weights": weights}

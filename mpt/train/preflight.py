@@ -15,7 +15,7 @@ from mpt import rng
 from mpt.build import Run
 from mpt.errors import ModelError, Problem
 from mpt.precision.audit import Auditor
-from mpt.precision.flags import probe
+from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
 from mpt.types import Audit, Batch

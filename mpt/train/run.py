@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mpt.config.schema import RunConfig
 from mpt.errors import ExitCode, MptError, RunFault
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan
-from mpt.precision.flags import flags
+from mpt.precision.switches import flags, observed
 from mpt.record.folder import new_run_dir
 from mpt.record.provenance import environment, source
 from mpt.record.writer import RunWriter
@@ -33,7 +33,7 @@ from mpt.train.progress import Ending, Progress
 from mpt.train.resume import Origin, checkpoint_dir, origin
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, load_weights, restore
-from mpt.train.threads import set_threads
+from mpt.train.threads import cpu_threads
 
 
 def plan(cfg: RunConfig) -> Plan:
@@ -49,28 +49,37 @@ def train(cfg: RunConfig, argv: list[str]) -> int:
     facts = probe(cfg.device)
     clock = Clock(facts.type)
     with StopRequest() as stop, flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic):
+        start = origin(cfg)
+        if start.finished:
+            print(f"{start.reopen} is finished already: nothing to do", file=sys.stderr)
+            return ExitCode.FINISHED
         with clock.phase("startup"):
-            start = origin(cfg)
-            if start.finished:
-                print(f"{start.reopen} is finished already: nothing to do", file=sys.stderr)
-                return ExitCode.FINISHED
             state = load(start.checkpoint) if start.checkpoint else None
             course, told = _course(cfg, clock, start, state)
-            set_threads(cfg, course.run.plan)
-            memory = MemoryMeter(str(course.run.device))
-            seen = preflight(course.run, course.engine.buffers, memory, next(course.run.data.train(start=0)))
-            writer, run_dir = _open(course, start, state)
-        with writer, make_console() as console:
-            _describe(course, writer, console, run_dir, start, seen, told, argv)
-            store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
-            loop = Loop(course, writer=writer, store=store, console=console, stop=stop, memory=memory)
-            ending = _ending(loop, writer)
-            document = summarize(course, ending, seen, memory)
-            with _reported():
-                writer.json("summary", document)
-                writer.finish(ending.marker, ending.reason)
-            console.finish([f"{ending.status}: {ending.reason}", str(run_dir)])
-        course.run.data.close()
+        with cpu_threads(cfg, course.run.plan), closing(course.run.data):
+            return _train(course, start, state, told, stop, argv)
+
+
+def _train(
+    course: Course, start: Origin, state: dict[str, Any] | None, told: list[str], stop: StopRequest, argv: list[str]
+) -> int:
+    """From built objects to the marker in the run folder."""
+    cfg, run = course.run.cfg, course.run
+    with course.clock.phase("startup"):
+        memory = MemoryMeter(str(run.device))
+        memory.start()
+        seen = preflight(run, course.engine.buffers, memory, next(run.data.train(start=0)))
+        writer, run_dir = _open(course, start, state)
+    with writer, make_console() as console:
+        _describe(course, writer, console, run_dir, start, seen, told, argv)
+        store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
+        loop = Loop(course, writer=writer, store=store, console=console, stop=stop, memory=memory)
+        ending = _ending(loop, writer)
+        document = summarize(course, ending, seen, memory)
+        with _reported():
+            writer.json("summary", document)
+            writer.finish(ending.marker, ending.reason)
+        console.finish([f"{ending.status}: {ending.reason}", str(run_dir)])
     return ending.exit_code
 
 
