@@ -6,5 +6,6 @@ The only part of mpt that knows Hydra and OmegaConf.
 from __future__ import annotations
 
 from mpt.config.compose._run import Composition, compose, composition
+from mpt.config.compose.words import refuse_hydra_words
 
-__all__ = ["Composition", "compose", "composition"]
+__all__ = ["Composition", "compose", "composition", "refuse_hydra_words"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from hydra.core.override_parser.types import Override
@@ -11,9 +11,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from mpt.config.catalog import recipes
 from mpt.config.compose import groups, keys, words
-from mpt.config.compose.session import Session, recipe_names, session, store_recipe
-from mpt.config.compose.typed import NOT_YAML, Leaves
+from mpt.config.compose.assemble import assemble
+from mpt.config.compose.session import Session, session, store_recipe
+from mpt.config.compose.typed import Leaves
 from mpt.config.plugins import import_plugins
 from mpt.config.ranges import range_problems
 from mpt.config.schema import RunConfig
@@ -102,7 +104,7 @@ class _Composer:
         if problem:
             self.problems.append(problem)
             return None
-        if word.key == "recipe" and value in recipe_names():
+        if word.key == "recipe" and value in recipes():
             store_recipe(value)
         return f"{word.key}={value}"
 
@@ -200,7 +202,7 @@ class _Composer:
         problems = [*self.problems, *leaves.problems]
         if problems:
             raise self._error([*problems, *range_problems(leaves.values)])
-        config = build(leaves.values, choices)
+        config = assemble(leaves.values, choices)
         late = import_plugins(config.plugins)
         if late:
             raise ConfigError(*late)
@@ -222,24 +224,3 @@ def _missing(cfg: DictConfig, key: str) -> bool:
     group, _, leaf = key.rpartition(".")
     owner = OmegaConf.select(cfg, group) if group else cfg
     return isinstance(owner, DictConfig) and OmegaConf.is_missing(owner, leaf)
-
-
-def build(values: dict[str, Any], choices: dict[str, str]) -> RunConfig:
-    """The dataclasses from typed leaves by dotted key."""
-    top: dict[str, Any] = {}
-    for name, hint in get_type_hints(RunConfig).items():
-        if is_dataclass(hint):
-            top[name] = _group(name, hint, values)
-        elif name not in NOT_YAML:
-            top[name] = values[name]
-    top["model"].choice = choices["model"]
-    recipe = choices.get("recipe")
-    return RunConfig(**top, recipe=None if recipe in (None, "None") else recipe)
-
-
-def _group(group: str, cls: Any, values: dict[str, Any]) -> Any:
-    own = {field.name for field in fields(cls)}
-    inside = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{group}.")}
-    given = {key: value for key, value in inside.items() if key in own}
-    options = {key: value for key, value in inside.items() if key not in own}
-    return cls(**given, options=options) if "options" in own else cls(**given)

@@ -14,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
+from mpt.config.catalog import recipes
 from mpt.config.paths import conf_dir, recipes_dir
 from mpt.errors import ConfigError, Problem
 
@@ -33,7 +34,7 @@ class Session:
 
     def choices(self, group: str) -> list[str]:
         """What `group=` takes."""
-        own = recipe_names() if group == "recipe" else []
+        own = list(recipes()) if group == "recipe" else []
         found = self.loader.get_group_options(group, ObjectType.CONFIG, None, list(self.search))
         return sorted({*own, *found})
 
@@ -74,28 +75,9 @@ def search_path(config_dir: str | None) -> tuple[str, ...]:
     return (f"hydra.searchpath=['file://{escaped}']",)
 
 
-def recipe_names() -> list[str]:
-    """`family/name` of each file under recipes/."""
-    root = recipes_dir()
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.glob("*/*.yaml"))
-
-
 def store_recipe(name: str) -> None:
     """Makes `recipe=<name>` known to Hydra as an overlay over the whole configuration."""
     family, _, leaf = name.rpartition("/")
     node = OmegaConf.load(recipes_dir() / f"{name}.yaml")
     group = f"recipe/{family}" if family else "recipe"
     ConfigStore.instance().store(name=leaf, node=node, group=group, package="_global_", provider="mpt")
-
-
-def first_comment(path: Path) -> str:
-    """The line that describes a YAML: its first, without `#`."""
-    with path.open(encoding="utf-8") as file:
-        line = file.readline()
-    return line[1:].strip() if line.startswith("#") else ""
-
-
-def choice_files(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The YAML of each choice of a group, without Hydra."""
-    folders = [conf_dir() / group, *([Path(config_dir) / group] if config_dir else [])]
-    return {path.stem: path for folder in reversed(folders) for path in sorted(folder.glob("*.yaml"))}

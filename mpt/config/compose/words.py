@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from mpt.config.schema import RunConfig
-from mpt.errors import Problem
+from mpt.errors import ConfigError, Problem
 
 PATH_KEYS = frozenset({"run_dir", "resume", "init_from", "data.root", "checkpoint.dir", "model.path", "data.path"})
 """Text that is never split at commas."""
@@ -91,10 +91,10 @@ def quote_word(word: Word, text: bool, multirun: bool) -> str:
     return f"{word.sign}{word.key}={quoted(word.text, sweeps)}"
 
 
-def parse(line: str, word: Word) -> Override | Problem:
+def parse(line: str, word: Word, parser: OverridesParser | None = None) -> Override | Problem:
     """Hydra's reading of `line`, or what is wrong and the word as it should be typed."""
     try:
-        return OverridesParser.create().parse_override(line)
+        return (parser or OverridesParser.create()).parse_override(line)
     except HydraException as error:
         what = f"can't be read: {_first_line(error)}"
         if word.text is None:
@@ -123,3 +123,12 @@ def misshapen(word: Word, owner_of: Callable[[str], str | None]) -> Problem | No
     if word.text == "":
         return Problem(word.key, "got nothing after `=`", f"give a value, or {word.key}=null for none")
     return None
+
+
+def refuse_hydra_words(typed: list[str]) -> None:
+    """Raises: ConfigError for words to Hydra in a plain run, where they would do nothing."""
+    instead = {"hydra.run.dir": "the run's folder is run_dir=…"}
+    hint = "they act with --multirun, --cfg and --info"
+    found = [word.key for word in map(split, typed) if word.hydra]
+    if found:
+        raise ConfigError(*(Problem(key, "does nothing in a plain run", instead.get(key, hint)) for key in found))

@@ -1,0 +1,77 @@
+"""Flags of commands that compose a configuration; every other word is a `key=value`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mpt.errors import ConfigError, Problem
+from mpt.registry import closest
+
+REFUSED = {
+    "--config-name": "whole runs of your own: DIR/recipe/NAME.yaml, then --config-dir DIR recipe=NAME",
+    "--config-path": "your own YAML: --config-dir DIR",
+    "--experimental-rerun": "config.yaml in the run folder holds everything; run the same command again",
+}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A command line, read."""
+
+    words: list[str]
+    config_dir: str | None = None
+    help: bool = False
+    hydra_help: bool = False
+    cfg: str | None = None
+    resolve: bool = False
+    package: str | None = None
+    info: str | None = None
+    multirun: bool = False
+    json: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(Problem(f"{self.prog}", message, f"`{self.prog} --help` shows the flags"))
+
+
+def read(prog: str, args: list[str], json: bool = False) -> Flags:
+    """The flags of `mpt train` (Hydra's own) or, with `json`, those of a command that prints.
+
+    Raises: ConfigError for a flag that there is not.
+    """
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    if json:
+        parser.add_argument("--json", action="store_true")
+    else:
+        _add_hydras(parser)
+    known, words = parser.parse_known_args(args)
+    problems = [_unknown(word, parser) for word in words if word.startswith("-")]
+    if problems:
+        raise ConfigError(*problems)
+    return Flags(words, **vars(known))
+
+
+def _add_hydras(parser: argparse.ArgumentParser) -> None:
+    """Hydra's flags, by Hydra's names."""
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    views = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=views)
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
+    flag = word.split("=")[0]
+    if flag in REFUSED:
+        return Problem(flag, "is not for mpt", REFUSED[flag])
+    near = closest(flag, list(parser._option_string_actions), cutoff=0.7)
+    if near:
+        return Problem(flag, "no such flag", f"did you mean `{near[0]}`?")
+    return Problem(flag, "no such flag", f"settings are typed without dashes: {flag.lstrip('-').replace('-', '_')}=…")

@@ -1,0 +1,126 @@
+"""`mpt doctor`: versions, devices, which formats are native here, and what a matmul reaches."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from typing import Any
+
+SUMMARY = "versions, devices, which number formats are native here, measured matmul speed"
+ORDER = 6
+USAGE = """mpt doctor [--json] [device=NAME]
+
+Looks at every device of this machine, or at the one that device= names, and times a matrix product in
+each format for about two seconds in all."""
+
+PACKAGES = ("torch", "torchvision", "hydra-core", "omegaconf", "numpy", "rich", "timm")
+BUDGET_S = 2.0
+"""For the timed products of all formats and devices together."""
+
+
+def run(args: list[str]) -> int:
+    """Prints the findings."""
+    from mpt.commands import _flags
+
+    flags = _flags.read("mpt doctor", args, json=True)
+    if flags.help:
+        print(USAGE)
+        return 0
+    document = examine(_asked(flags.words))
+    if flags.json:
+        from mpt.commands._console import print_json
+
+        print_json(document)
+    else:
+        _print(document)
+    return 0
+
+
+def _asked(words: list[str]) -> list[str]:
+    from mpt.errors import ConfigError, Problem
+
+    strays = [word for word in words if not word.startswith("device=")]
+    if strays:
+        raise ConfigError(
+            *(Problem(f"mpt doctor {word}", "is not understood", USAGE.splitlines()[0]) for word in strays)
+        )
+    return [word.partition("=")[2] for word in words]
+
+
+def examine(asked: list[str]) -> dict[str, Any]:
+    """All findings as plain containers. Raises: ConfigError for a device that is not there."""
+    import torch
+
+    devices = asked or _present()
+    return {
+        "schema": "mpt.doctor/1",
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "disk_free_bytes": shutil.disk_usage(os.getcwd()).free,
+        "devices": [_device(name, BUDGET_S / len(devices)) for name in devices],
+    }
+
+
+def _present() -> list[str]:
+    import torch
+
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _device(name: str, budget_s: float) -> dict[str, Any]:
+    """Facts, formats and speeds of one device."""
+    from dataclasses import asdict
+
+    from mpt.plan.facts import probe
+    from mpt.precision.capability import support
+    from mpt.telemetry.matmul import ceiling_tflops
+
+    facts = probe(name)
+    rows = support(facts)
+    measured = {row.format: ceiling_tflops(row.format, facts, budget_s / len(rows)) for row in rows}
+    return {**asdict(facts), "formats": [{**asdict(row), "matmul_tflops": measured[row.format]} for row in rows]}
+
+
+def _print(document: dict[str, Any]) -> None:
+    from mpt.commands._console import console, table
+
+    out = console()
+    about = table("", "")
+    about.show_header = False
+    about.add_row("Python", f"{document['python']} on {document['platform']}")
+    for name, version in document["packages"].items():
+        about.add_row(name, version or "not installed")
+    about.add_row("CUDA build", document["cuda"] or "none: this torch knows no NVIDIA GPU")
+    about.add_row("threads", f"{document['threads']} of {document['cores']} cores")
+    about.add_row("free disk here", f"{document['disk_free_bytes'] / 2**30:.1f} GiB")
+    out.print(about)
+    for device in document["devices"]:
+        out.print()
+        out.print(_formats(device))
+
+
+def _formats(device: dict[str, Any]) -> Any:
+    from mpt.commands._console import table
+
+    memory = f", {device['memory_bytes'] / 2**30:.1f} GiB" if device["memory_bytes"] else ""
+    flags = f" ({', '.join(device['features'])})" if device["features"] else ""
+    title = f"{device['type']}: {device['name']}{memory}{flags}"
+    shown = table("format", "here", "matmul TFLOP/s", "why", title=title)
+    for row in device["formats"]:
+        speed = row["matmul_tflops"]
+        shown.add_row(row["format"], row["how"], "not timed" if speed is None else f"{speed:.3g}", row["reason"])
+    return shown

@@ -1,0 +1,121 @@
+"""`mpt list`: what there is to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpt.config.catalog import choices, recipes
+from mpt.errors import ConfigError, Problem
+from mpt.registry import did_you_mean
+
+SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes"
+ORDER = 5
+
+GROUPS = {
+    "models": "model",
+    "data": "data",
+    "precisions": "precision",
+    "scalings": "scaling",
+    "optimizers": "optimizer",
+    "schedules": "schedule",
+    "tasks": "task",
+}
+"""Kinds that are groups of conf/: the word that selects one."""
+
+USAGE = """mpt list KIND [--json] [--config-dir DIR]
+
+KIND: models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes."""
+
+
+def run(args: list[str]) -> int:
+    """Prints one kind."""
+    from mpt.commands import _flags
+    from mpt.commands._console import print_json
+
+    flags = _flags.read("mpt list", args, json=True)
+    if flags.help or not flags.words:
+        print(USAGE)
+        return 0
+    kind = flags.words[0]
+    if kind == "gpus":
+        raise ConfigError(
+            Problem("mpt list gpus", "is not in this version", "`mpt doctor` shows this machine's devices")
+        )
+    if kind not in KINDS or len(flags.words) > 1:
+        wrong = kind if kind not in KINDS else flags.words[1]
+        raise ConfigError(Problem("mpt list", f"got `{wrong}`, want one kind", did_you_mean(wrong, list(KINDS))))
+    document = KINDS[kind](flags.config_dir)
+    if flags.json:
+        print_json({"schema": "mpt.list/1", "kind": kind, **document})
+    else:
+        _print(kind, document)
+    return 0
+
+
+def _group(group: str) -> Callable[[str | None], dict[str, Any]]:
+    """A function from the user's folder to the entries of a group of conf/."""
+
+    def entries(config_dir: str | None) -> dict[str, Any]:
+        found = choices(group, config_dir)
+        return {"entries": [{"name": n, "select": f"{group}={n}", "description": d} for n, d in found.items()]}
+
+    return entries
+
+
+def _models(config_dir: str | None) -> dict[str, Any]:
+    import torchvision.models
+
+    names = torchvision.models.list_models(module=torchvision.models)
+    return {**_group("model")(config_dir), "torchvision": names}
+
+
+def _recipes(config_dir: str | None) -> dict[str, Any]:
+    found = recipes()
+    return {"entries": [{"name": n, "select": f"recipe={n}", "description": d} for n, d in found.items()]}
+
+
+def _formats(config_dir: str | None) -> dict[str, Any]:
+    from mpt.formats.table import FORMATS
+
+    rows = [
+        {
+            "name": f.name,
+            "bits": f.bits,
+            "exponent_bits": f.exponent_bits,
+            "mantissa_bits": f.mantissa_bits,
+            "max": f.max,
+            "min_normal": f.min_normal,
+            "min_subnormal": f.min_normal * 2.0**-f.mantissa_bits,
+            "source": f.source,
+        }
+        for f in FORMATS.values()
+    ]
+    return {"entries": rows}
+
+
+KINDS: dict[str, Callable[[str | None], dict[str, Any]]] = {
+    **{kind: _group(group) for kind, group in GROUPS.items()},
+    "models": _models,
+    "formats": _formats,
+    "recipes": _recipes,
+}
+
+
+def _print(kind: str, document: dict[str, Any]) -> None:
+    from mpt.commands._console import console, table
+
+    out = console()
+    if kind == "formats":
+        shown = table("format", "bits", "exponent", "mantissa", "largest", "smallest normal", "smallest subnormal")
+        for row in document["entries"]:
+            sizes = (f"{row[key]:.4g}" for key in ("max", "min_normal", "min_subnormal"))
+            shown.add_row(row["name"], *(str(row[k]) for k in ("bits", "exponent_bits", "mantissa_bits")), *sizes)
+    else:
+        shown = table("select with", "what it is")
+        for row in document["entries"]:
+            shown.add_row(row["select"], row["description"])
+    out.print(shown if document["entries"] else f"no {kind} yet")
+    if "torchvision" in document:
+        out.print("\nmodel=torchvision model.arch=…", style="bold")
+        out.print(", ".join(document["torchvision"]), soft_wrap=out.file.isatty())

@@ -1,0 +1,34 @@
+"""`mpt train`: one run, or with --multirun a sweep; Hydra's own flags."""
+
+from __future__ import annotations
+
+import sys
+
+from mpt.commands import _flags
+
+SUMMARY = "one run; with --multirun a sweep over comma lists"
+ORDER = 1
+USAGE = "mpt train [group=choice] [key=value] … [--multirun] [--cfg job] [--config-dir DIR] [--help]"
+
+
+def run(args: list[str]) -> int:
+    """Trains, or shows what the flags ask for."""
+    flags = _flags.read("mpt train", args)
+    if flags.help or flags.hydra_help or flags.cfg or flags.info:
+        from mpt.config.compose.show import show
+
+        return show(flags.words, args, flags.config_dir, cfg=flags.cfg, package=flags.package, resolve=flags.resolve)
+    argv = ["mpt", "train", *args]
+    if flags.multirun:
+        from mpt.commands._sweep import sweep
+
+        return sweep(flags.words, flags.config_dir, argv)
+    from mpt.config.check import require
+    from mpt.config.compose import compose, refuse_hydra_words
+
+    refuse_hydra_words(flags.words)
+    cfg = require(compose(flags.words, flags.config_dir))
+    from mpt.train.run import train
+
+    sys.stderr.flush()
+    return train(cfg, argv)

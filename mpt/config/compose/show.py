@@ -1,0 +1,40 @@
+"""`--cfg`, `--info` and `--help` of `mpt train`."""
+
+from __future__ import annotations
+
+from omegaconf import Container, DictConfig, OmegaConf
+
+from mpt.config.compose._run import composition
+from mpt.config.compose.hydra_app import requoted, run_hydra
+from mpt.errors import ConfigError, Problem
+
+
+def show(
+    words: list[str], args: list[str], config_dir: str | None, *, cfg: str | None, package: str | None, resolve: bool
+) -> int:
+    """Prints what is asked for; the exit code.
+
+    Raises: ConfigError for anything that would stop a run's composition.
+    """
+    made = composition(words, config_dir)
+    if cfg == "job":
+        print(as_yaml(made.yaml, package, resolve), end="")
+    else:
+        run_hydra(requoted(args, multirun=False))
+    return 0
+
+
+def as_yaml(cfg: DictConfig, package: str | None = None, resolve: bool = False) -> str:
+    """The composed configuration, or one part of it, in Hydra's form.
+
+    Raises: ConfigError when there is no such part.
+    """
+    if package in (None, "_global_"):
+        return OmegaConf.to_yaml(cfg, resolve=resolve)
+    part = OmegaConf.select(cfg, str(package))
+    if part is None:
+        known = ", ".join(str(key) for key in cfg)
+        raise ConfigError(Problem("--package", f"no `{package}` in the configuration", f"one of {known}"))
+    if not isinstance(part, Container):
+        return f"{part}\n"
+    return f"# @package {package}\n{OmegaConf.to_yaml(part, resolve=resolve)}"

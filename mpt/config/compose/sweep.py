@@ -1,0 +1,140 @@
+"""The jobs of a sweep: comma lists multiplied out by Hydra's own sweeper, each job composed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from mpt.config.check import check
+from mpt.config.compose import words
+from mpt.config.compose._run import compose
+from mpt.config.compose.hydra_app import requoted, run_hydra
+from mpt.config.compose.session import Session, session
+from mpt.config.schema import RunConfig
+from mpt.errors import ConfigError, Problem
+
+_NOT_SWEPT = {
+    "run_dir": "each job has its own folder under hydra.sweep.dir: set hydra.sweep.dir=…",
+    "hydra/launcher": "this version runs jobs one after another, in this process",
+    "hydra/sweeper": "this version has Hydra's basic sweeper only",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep; `words` are the overrides that Hydra hands it."""
+
+    number: int
+    words: tuple[str, ...]
+    config: RunConfig
+
+    @property
+    def label(self) -> str:
+        return " ".join(self.words)
+
+
+def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
+    """Every job, composed and checked; nothing is written.
+
+    Raises: ConfigError with the problems of all jobs, each once.
+    """
+    refused = [Problem(key, "has no place in a sweep", hint) for key, hint in _NOT_SWEPT.items() if _names(typed, key)]
+    if refused:
+        raise ConfigError(*refused)
+    with session(config_dir) as hydra:
+        rows = _rows(typed, hydra)
+    problems: dict[Problem, list[int]] = {}
+    jobs = []
+    for number, row in enumerate(rows):
+        found, config = _job(row, config_dir)
+        for problem in found:
+            problems.setdefault(problem, []).append(number)
+        if config is not None:
+            jobs.append(Job(number, row, config))
+    if problems:
+        raise ConfigError(*(_placed(problem, numbers, rows) for problem, numbers in problems.items()))
+    return jobs
+
+
+def _names(typed: list[str], key: str) -> bool:
+    return any(words.split(raw).key == key for raw in typed)
+
+
+def _rows(typed: list[str], hydra: Session) -> list[tuple[str, ...]]:
+    """The overrides of each job, in Hydra's order."""
+    parser = OverridesParser.create(hydra.loader)
+    overrides: list[Override] = []
+    problems = []
+    for raw, line in zip(typed, requoted(typed, multirun=True), strict=True):
+        word = words.split(raw)
+        if word.hydra:
+            continue
+        parsed = words.misshapen(word, lambda _: None) or words.parse(line, word, parser)
+        if isinstance(parsed, Problem):
+            problems.append(parsed)
+        else:
+            overrides.append(parsed)
+    if problems:
+        raise ConfigError(*problems)
+    try:
+        return [tuple(row) for row in BasicSweeper.split_arguments(overrides, None)[0]]
+    except HydraException as error:
+        raise ConfigError(Problem("--multirun", str(error), "sweep over a list: key=a,b or key=range(0,5)")) from None
+
+
+def _job(row: tuple[str, ...], config_dir: str | None) -> tuple[list[Problem], RunConfig | None]:
+    try:
+        config = compose(list(row), config_dir)
+    except ConfigError as error:
+        return list(error.problems), None
+    # resume=auto finds each job's own folder once the sweep's is known.
+    return check(replace(config, run_dir="outputs") if config.resume == "auto" else config), config
+
+
+def _placed(problem: Problem, numbers: list[int], rows: list[tuple[str, ...]]) -> Problem:
+    """The problem, with the job where only some have it."""
+    if len(numbers) == len(rows):
+        return problem
+    return replace(problem, what=f"{problem.what} (in job {numbers[0]}: {' '.join(rows[numbers[0]])})")
+
+
+def launch(typed: list[str], config_dir: str | None, jobs: list[Job], run: Callable[[Job, Path], None]) -> Path:
+    """Hands the jobs to Hydra's launcher; `run` gets each with its folder. The sweep's folder."""
+    hydra_words = [raw for raw in typed if words.split(raw).hydra]
+    with session(config_dir) as hydra:
+        folder = Path(str(hydra.compose(hydra_words)["hydra"]["sweep"]["dir"]))
+    if not _names(typed, "hydra.sweep.dir"):
+        folder = _fresh(folder)
+
+    def task(_: object) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        own = HydraConfig.get()
+        job = jobs[own.job.num]
+        assert tuple(own.overrides.task) == job.words, "Hydra and plan_jobs multiply out alike"
+        run(job, Path(own.runtime.output_dir))
+
+    place = [] if config_dir is None else ["--config-dir", config_dir]
+    own_words = [w for w in requoted(typed, multirun=True) if not w.startswith("hydra.sweep.dir=")]
+    run_hydra(["--multirun", *place, *own_words, f"hydra.sweep.dir={words.quoted(str(folder), False)}"], task)
+    return folder
+
+
+def _fresh(folder: Path) -> Path:
+    """`folder`, or where another sweep began in the same second, `folder-2`, …; made, so that it is ours."""
+    number = 1
+    while True:
+        path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return path
