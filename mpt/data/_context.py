@@ -31,6 +31,8 @@ class DataSource(Protocol):
     batches_per_epoch: int
     skipped: list[str]
     """Samples that could not be read and were replaced (data.on_error=skip)."""
+    notes: list[str]
+    """What is odd about the data but can be trained on; worth a line to the user."""
 
     def train(self, start: int) -> Iterator[Batch]:
         """Endless micro-batches of this rank, from micro-batch `start` of the run."""

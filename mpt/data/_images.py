@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -92,3 +93,13 @@ def resized(x: Tensor, plan: ImagePlan) -> Tensor:
     if x.shape[2:] == size:
         return x
     return F.interpolate(x, size=size, mode="bilinear", antialias=True)
+
+
+def finisher(plan: ImagePlan, scale: float, *, last: bool) -> Callable[[Tensor], Tensor]:
+    """What makes B,C,H,W float32 inputs of stacked B,H,W,C pixels, channels last in memory if `last`."""
+
+    def finish(raw: Tensor) -> Tensor:
+        x = resized(normalised(raw, scale, plan), plan)
+        return x if last else x.contiguous()
+
+    return finish

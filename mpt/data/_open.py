@@ -14,7 +14,7 @@ from torch import Tensor
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext
 from mpt.data._images import ImagePlan, normalised, plan_images, resized
-from mpt.data._resident import ResidentSource, Table, Windows, channels_last
+from mpt.data._resident import Finish, ResidentSource, Table, Windows, as_stored, channels_last
 from mpt.data._spec import fingerprint, limited, require_kind, require_samples
 from mpt.types import DataSpec, InputSpec
 
@@ -54,6 +54,17 @@ class RawTokens:
     synthetic: bool = False
 
 
+def eval_count(n: int, frac: float) -> int:
+    """How many evaluation samples accompany n made-up training samples; ≥ 1."""
+    return max(1, round(n * frac))
+
+
+def layout(context: DataContext, shape: tuple[int, int, int]) -> tuple[tuple[int, int, int], Finish]:
+    """The shape in which an image is stored, and what makes B,C,H,W of gathered rows without a copy."""
+    channels, height, width = shape
+    return ((height, width, channels), channels_last) if context.channels_last else (shape, as_stored)
+
+
 def batch_sizes(cfg: DataConfig) -> tuple[int, int]:
     """Samples in a training micro-batch and in an evaluation batch."""
     return cfg.batch_size, cfg.eval_batch_size or 4 * cfg.batch_size
@@ -77,7 +88,7 @@ def open_images(cfg: DataConfig, wanted: InputSpec, context: DataContext, raw: R
     )  # fmt: skip
     late = _bytes(spec) > RESIZED_BYTES and plan.shape[1:] != (height, width)
     upload = partial(_image_table, raw=raw, plan=plan, context=context, resize=not late)
-    finish = partial(_finish, plan=plan, last=context.channels_last, resize=late)
+    finish = _finish(context, plan, resize=late)
     train, evaluation = upload(images[:n], labels[:n]), upload(*raw.evaluation)
     return ResidentSource(spec, train, evaluation, batch_sizes(cfg), context, finish)
 
@@ -86,10 +97,16 @@ def _bytes(spec: DataSpec) -> int:
     return (spec.n_train + spec.n_eval) * int(np.prod(spec.shape)) * 4
 
 
-def _finish(x: Tensor, y: Tensor, *, plan: ImagePlan, last: bool, resize: bool) -> tuple[Tensor, Tensor]:
-    if last:
-        x, y = channels_last(x, y)
-    return (resized(x, plan), y) if resize else (x, y)
+def _finish(context: DataContext, plan: ImagePlan, *, resize: bool) -> Finish:
+    _, arrange = layout(context, plan.shape)
+    if not resize:
+        return arrange
+
+    def arranged_and_resized(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, targets = arrange(inputs, targets)
+        return resized(inputs, plan), targets
+
+    return arranged_and_resized
 
 
 def _image_table(
@@ -97,9 +114,9 @@ def _image_table(
 ) -> Table:
     """Uploads in chunks, so that the set is never there twice."""
     size = plan.shape[1:] if resize else images.shape[1:3]
-    stored = (*size, plan.shape[0]) if context.channels_last else (plan.shape[0], *size)
+    stored, arrange = layout(context, (plan.shape[0], *size))
     out = torch.empty((len(labels), *stored), device=context.device)
-    into = out.permute(0, 3, 1, 2) if context.channels_last else out
+    into, _ = arrange(out, out)
     for start in range(0, len(labels), CHUNK):
         chunk = torch.from_numpy(np.ascontiguousarray(images[start : start + CHUNK])).to(context.device)
         x = normalised(chunk, raw.scale, plan)

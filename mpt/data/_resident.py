@@ -89,6 +89,7 @@ class ResidentSource:
     ) -> None:
         self.spec = spec
         self.skipped: list[str] = []
+        self.notes: list[str] = []
         self._train, self._eval, self._finish, self._context = train, evaluation, finish, context
         self._batch, self._eval_batch = batch
         self.batches_per_epoch = batches_per_epoch(len(train), self._batch, context.world)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
+from typing import Any
 
 from mpt.config.schema import DataConfig
 from mpt.errors import DataError, Problem
+from mpt.registry import did_you_mean
 from mpt.types import DataKind, InputSpec
 
 # What would fit, by the kind of the data; shown when a model and its data do not fit.
@@ -50,3 +53,25 @@ def require_samples(cfg: DataConfig, n_train: int, n_eval: int, world: int) -> N
 def limited(cfg: DataConfig, n: int) -> int:
     """How many of n training samples are used."""
     return n if cfg.limit is None else min(n, cfg.limit)
+
+
+def merged(cfg: DataConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` overlaid with the data set's own options.
+
+    Raises: DataError naming every option that is not among the defaults.
+    """
+    unknown = [key for key in cfg.options if key not in defaults]
+    if unknown:
+        known = list(defaults)
+        raise DataError(*(Problem(f"data.{key}", "no such option", did_you_mean(key, known)) for key in unknown))
+    return {**defaults, **cfg.options}
+
+
+def positive_options(cfg: DataConfig, keys: Mapping[str, Any]) -> list[Problem]:
+    """A problem for each option of `keys` that is a number less than 1."""
+    given = {key: cfg.options[key] for key in keys if cfg.options.get(key) is not None}
+    return [
+        Problem(f"data.{key}", f"got {value}", "give a whole number, at least 1")
+        for key, value in given.items()
+        if value < 1
+    ]

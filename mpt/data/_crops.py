@@ -1,0 +1,49 @@
+"""Image files to crops of one size: decoding, and torchvision's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from mpt.data._decode import UNREADABLE, Colour, decode
+from mpt.data._tree import Tree
+
+# Evaluation cuts the middle 7/8 of the shorter side: the usual 224 of 256.
+CENTRE = 0.875
+
+
+class FolderReader:
+    """Crops of a tree's files. Shapes: H,W,C uint8 and 0-dim int64 labels."""
+
+    unreadable = UNREADABLE
+
+    def __init__(self, tree: Tree, shape: tuple[int, int, int], background: Colour, augment: bool) -> None:
+        self._tree, self._channels, self._background = tree, shape[0], background
+        self._crop: Callable[[Any], Any] = random_crop(shape[1:]) if augment else centre_crop(shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    def read(self, index: int) -> tuple[Tensor, Tensor]:
+        """Randomness is torch's, which the caller has seeded for this sample."""
+        pixels = decode(self._tree.path(index), self._channels, self._background)
+        crop = self._crop(pixels.permute(2, 0, 1)).permute(1, 2, 0).contiguous()
+        return crop, torch.tensor(int(self._tree.labels[index]))
+
+    def name(self, index: int) -> str:
+        """The file's path."""
+        return self._tree.path(index)
+
+
+def random_crop(size: tuple[int, int]) -> Callable[[Any], Any]:
+    """8–100 % of the area, scaled to `size`, mirrored half of the time: the usual training crop of ImageNet."""
+    return v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()])
+
+
+def centre_crop(size: tuple[int, int]) -> Callable[[Any], Any]:
+    """The middle, after the shorter side was scaled to size / CENTRE."""
+    return v2.Compose([v2.Resize(round(max(size) / CENTRE), antialias=True), v2.CenterCrop(size)])

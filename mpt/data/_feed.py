@@ -1,0 +1,124 @@
+"""torch's DataLoader, with its workers shielded from signals, its errors explained, and an end that is an end."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from mpt.errors import Problem, RunFault
+
+# A worker that gives nothing for this long is stuck (field report I9).
+TIMEOUT_S = 300.0
+# Batches that each worker prepares ahead; torch's default.
+PREFETCH = 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """`workers` 0 reads in the training process; `pin` copies batches to page-locked memory for CUDA."""
+
+    workers: int
+    pin: bool
+
+
+class Feed(Generic[T]):
+    """What a data set gives for each list of keys, in order; workers live until `close`."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        keys: Callable[[], Iterator[list[Any]]],
+        pack: Callable[[list[Any]], T],
+        settings: FeedSettings,
+    ) -> None:
+        several = settings.workers > 0
+        self._loader: DataLoader[Any] | None = DataLoader(
+            dataset,
+            batch_sampler=_Keys(keys),
+            num_workers=settings.workers,
+            collate_fn=pack,
+            pin_memory=settings.pin,
+            timeout=TIMEOUT_S if several else 0,
+            worker_init_fn=_ignore_signals,
+            prefetch_factor=PREFETCH if several else None,
+            persistent_workers=several,
+            # The loader draws a seed at each start: from a generator of its own, or a resume would differ.
+            generator=torch.Generator(),
+        )
+        self._several = several
+        self._iterator: Any = None
+        self._workers: list[Any] = []
+
+    def __iter__(self) -> Iterator[T]:
+        """Raises: RunFault when a worker dies or is stuck."""
+        assert self._loader is not None, "the feed is closed"
+        self._start(self._loader)
+        while True:
+            try:
+                packed = next(self._iterator)
+            except StopIteration:
+                return
+            except (RuntimeError, OSError) as error:
+                raise _explained(error) from error
+            yield packed
+
+    def _start(self, loader: DataLoader[Any]) -> None:
+        before = set(multiprocessing.active_children())
+        with warnings.catch_warnings():
+            # Python ≥ 3.12 warns of a fork beside threads; the workers use neither torch's pool nor any lock of it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._iterator = iter(loader)
+        started = [p for p in multiprocessing.active_children() if p not in before]
+        if started:
+            self._workers += started
+            # Before multiprocessing's own exit, which would wait for workers that ignore its signal.
+            atexit.register(self.close)
+
+    def close(self) -> None:
+        """No worker is left; harmless when called twice."""
+        atexit.unregister(self.close)
+        if self._several and self._iterator is not None:
+            self._iterator._shutdown_workers()
+        self._iterator, self._loader = None, None
+        for worker in self._workers:
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+        self._workers = []
+
+
+class _Keys(Iterable[list[Any]]):
+    """A batch sampler that starts afresh at each iteration."""
+
+    def __init__(self, make: Callable[[], Iterator[list[Any]]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return self._make()
+
+
+def _ignore_signals(worker: int) -> None:
+    """An interrupt reaches the whole process group, but the training process decides when workers end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _explained(error: Exception) -> RunFault:
+    text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    if "shm" in str(error).lower() or "bus error" in str(error).lower():
+        hint = "shared memory is too small: enlarge it (docker run --shm-size=8g), or use fewer data.workers"
+    elif "timed out" in str(error).lower():
+        hint = "a worker is stuck; data.workers=0 shows where"
+    else:
+        hint = "data.workers=0 reads in the training process and shows more"
+    return RunFault(Problem("data.workers", f"reading failed: {text}", hint))

@@ -1,0 +1,32 @@
+"""Whether the batches that workers prepare fit into shared memory; no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mpt.config.schema import DataConfig
+from mpt.errors import Problem
+
+SHM = Path("/dev/shm")
+# torch's default, which mpt/data/_feed.py keeps.
+PREFETCH = 2
+
+
+def shm_problems(cfg: DataConfig, size: int) -> list[Problem]:
+    """A problem when the free shared memory is less than workers × prefetched batches of 8-bit colour images."""
+    if cfg.workers == 0 or not SHM.is_dir():
+        return []
+    largest = max(cfg.batch_size, cfg.eval_batch_size or 4 * cfg.batch_size)
+    needed = cfg.workers * PREFETCH * (cfg.batch_size + largest) * 3 * size * size
+    free = _free(SHM)
+    if free >= needed:
+        return []
+    what = f"{free >> 20} MiB free, but {cfg.workers} workers prepare {needed >> 20} MiB of batches"
+    hint = "enlarge it (docker run --shm-size=8g), or lower data.workers or data.eval_batch_size"
+    return [Problem(str(SHM), what, hint)]
+
+
+def _free(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize

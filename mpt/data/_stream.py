@@ -1,0 +1,208 @@
+"""Data sets that are too large for memory: read by worker processes, in the order that _order.py gives.
+
+What a sample looks like depends on (seed, epoch, index) alone, so neither the number of workers nor a resume
+changes a pixel. A sample that can't be read travels back as a note, not as an exception, which would lose its name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mpt.data._context import DataContext
+from mpt.data._feed import Feed, FeedSettings
+from mpt.data._order import AUGMENT, batches_per_epoch, epoch_rows, generator, micro_indices, rank_span
+from mpt.errors import Problem, RunFault
+from mpt.types import Batch, DataSpec
+
+# How many samples in a row may be unreadable before data.on_error=skip gives up.
+MAX_SKIPS = 64
+
+Key = tuple[int, int]
+
+
+class Reader(Protocol):
+    """Where samples come from; lives in worker processes."""
+
+    unreadable: tuple[type[Exception], ...]
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> tuple[Tensor, Tensor]:
+        """Inputs (images: H,W,C) and targets of one sample; raises one of `unreadable`."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What the sample is called in messages: its file."""
+        ...
+
+
+class Sample(NamedTuple):
+    """What a worker made of one index; without inputs where nothing could be read."""
+
+    inputs: Tensor | None
+    targets: Tensor | None
+    faults: list[tuple[str, str]]
+
+
+class Packed(NamedTuple):
+    """A batch on its way; `faults` names samples that could not be read, and why."""
+
+    inputs: Tensor | None
+    targets: Tensor | None
+    faults: list[tuple[str, str]]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's, numpy's and Python's CPU randomness start from `seed` inside, and go on as before outside."""
+    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    # Not torch.manual_seed, which would reach CUDA's generators too.
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+
+
+def sample_seed(seed: int, epoch: int, index: int) -> int:
+    """The seed of one sample's augmentation."""
+    return int(generator(AUGMENT, seed, epoch, index).random_raw())
+
+
+@dataclass(frozen=True)
+class Samples(Dataset[Sample]):
+    """(epoch, index) → Sample; with `replace`, an unreadable sample's place is taken by the next readable one."""
+
+    reader: Reader
+    seed: int
+    replace: bool
+
+    def __getitem__(self, key: Key) -> Sample:
+        epoch, first = key
+        faults: list[tuple[str, str]] = []
+        for step in range(MAX_SKIPS if self.replace else 1):
+            index = (first + step) % len(self.reader)
+            try:
+                with seeded(sample_seed(self.seed, epoch, index)):
+                    return Sample(*self.reader.read(index), faults)
+            except self.reader.unreadable as error:
+                faults.append((self.reader.name(index), f"{type(error).__name__}: {error}"))
+        return Sample(None, None, faults)
+
+
+def pack(samples: list[Sample]) -> Packed:
+    """Samples side by side; those that could not be read are left out."""
+    faults = [fault for sample in samples for fault in sample.faults]
+    inputs = [s.inputs for s in samples if s.inputs is not None]
+    targets = [s.targets for s in samples if s.targets is not None]
+    shapes = sorted({tuple(x.shape) for x in inputs})
+    if len(shapes) > 1:
+        faults.append(("the data set", f"samples of one batch have different shapes: {shapes[0]} and {shapes[1]}"))
+    if len(shapes) != 1:
+        return Packed(None, None, faults)
+    return Packed(torch.stack(inputs), torch.stack(targets), faults)
+
+
+class StreamSource:
+    """Batches read by workers; `finish` turns stacked inputs on the device into what the model takes."""
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        train: Reader,
+        evaluation: Reader,
+        batch: tuple[int, int],
+        context: DataContext,
+        settings: FeedSettings,
+        on_error: str,
+        finish: Callable[[Tensor], Tensor],
+        notes: list[str],
+    ) -> None:
+        self.spec, self.notes = spec, notes
+        self.skipped: list[str] = []
+        self._n, self._n_eval = len(train), len(evaluation)
+        self._batch, self._eval_batch = batch
+        self._context, self._settings, self._finish = context, settings, finish
+        self._skip = on_error == "skip"
+        self._train = Samples(train, context.seed, replace=self._skip)
+        # In evaluation a sample is never replaced: it would count twice.
+        self._eval = Feed(Samples(evaluation, context.seed, replace=False), self._eval_keys, pack, settings)
+        self._feeds = [self._eval]
+        self.batches_per_epoch = batches_per_epoch(self._n, self._batch, context.world)
+
+    def train(self, start: int) -> Iterator[Batch]:
+        """Endless micro-batches of this rank, from micro-batch `start` of the run."""
+        feed = Feed(self._train, lambda: self._train_keys(start), pack, self._settings)
+        self._feeds.append(feed)
+        try:
+            for packed in feed:
+                batch = self._deliver(packed)
+                if batch is None:
+                    raise _nothing_readable(packed)
+                yield batch
+        finally:
+            feed.close()
+
+    def eval(self) -> Iterator[Batch]:
+        """This rank's share of the evaluation samples, each once, unreadable ones left out where they are skipped."""
+        for packed in self._eval:
+            batch = self._deliver(packed)
+            if batch is not None:
+                yield batch
+
+    def train_indices(self, micro: int) -> list[int]:
+        """The training samples in this rank's micro-batch `micro`, before any is replaced."""
+        c = self._context
+        found: list[int] = micro_indices(c.seed, micro, self._n, self._batch, c.rank, c.world).tolist()
+        return found
+
+    def close(self) -> None:
+        """Ends all worker processes."""
+        for feed in self._feeds:
+            feed.close()
+
+    def _train_keys(self, start: int) -> Iterator[list[Key]]:
+        c = self._context
+        first, position = divmod(start, self.batches_per_epoch)
+        for epoch in count(first):
+            rows = epoch_rows(c.seed, epoch, self._n, self._batch, c.rank, c.world)
+            for row in rows[position:]:
+                yield [(epoch, index) for index in row.tolist()]
+            position = 0
+
+    def _eval_keys(self) -> Iterator[list[Key]]:
+        span = rank_span(self._n_eval, self._context.rank, self._context.world)
+        for start in range(0, len(span), self._eval_batch):
+            yield [(0, index) for index in span[start : start + self._eval_batch]]
+
+    def _deliver(self, packed: Packed) -> Batch | None:
+        if packed.faults and not self._skip:
+            name, why = packed.faults[0]
+            hint = "repair or remove it, or use data.on_error=skip"
+            raise RunFault(Problem(name, f"can't be read: {why}", hint))
+        self.skipped += [name for name, _ in packed.faults if name not in self.skipped]
+        if packed.inputs is None or packed.targets is None:
+            return None
+        device = self._context.device
+        inputs, targets = (t.to(device, non_blocking=True) for t in (packed.inputs, packed.targets))
+        return Batch(self._finish(inputs), targets)
+
+
+def _nothing_readable(packed: Packed) -> RunFault:
+    names = ", ".join(name for name, _ in packed.faults[:3])
+    why = packed.faults[-1][1] if packed.faults else "no samples"
+    return RunFault(Problem("data", f"a whole batch can't be read ({names}, …): {why}", "check data.root"))

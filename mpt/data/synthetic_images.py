@@ -1,0 +1,51 @@
+"""Random images on the device, with nothing in them to learn: for measuring speed."""
+
+from __future__ import annotations
+
+from mpt.config.schema import DataConfig
+from mpt.data._context import DataContext, DataSource
+from mpt.errors import Problem
+from mpt.types import DataSpec, InputSpec
+
+KIND = "images"
+DEFAULTS = {"n": 256, "classes": 1000, "channels": 3}
+DEFAULT_SIZE = 224
+# The content is the data set's own: runs of all seeds share it.
+CONTENT_SEED = 0
+EVAL_FRAC = 0.25
+
+
+def check(cfg: DataConfig) -> list[Problem]:
+    """Counts must be positive."""
+    from mpt.data._spec import positive_options
+
+    return positive_options(cfg, DEFAULTS)
+
+
+def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataSource:
+    """Standard normal images of the model's size (data.image_size, else 224) and uniform labels."""
+    import torch
+
+    from mpt.data._images import plan_size
+    from mpt.data._open import batch_sizes, eval_count, layout
+    from mpt.data._resident import ResidentSource, Table
+    from mpt.data._spec import fingerprint, limited, merged, require_kind, require_samples
+
+    require_kind(cfg, wanted, KIND)
+    options = merged(cfg, DEFAULTS)
+    n = limited(cfg, options["n"])
+    counts = n, eval_count(options["n"], EVAL_FRAC)
+    require_samples(cfg, *counts, context.world)
+    shape = (wanted.channels or options["channels"], *plan_size(cfg, wanted, DEFAULT_SIZE, DEFAULT_SIZE))
+    store, finish = layout(context, shape)
+    generator = torch.Generator(context.device).manual_seed(CONTENT_SEED)
+
+    def table(count: int) -> Table:
+        inputs = torch.randn((count, *store), generator=generator, device=context.device)
+        return Table(inputs, torch.randint(options["classes"], (count,), generator=generator, device=context.device))
+
+    spec = DataSpec(
+        name=cfg.name, kind="images", shape=shape, num_classes=options["classes"], n_train=n, n_eval=counts[1],
+        classes=(), fingerprint=fingerprint(cfg.name, counts, shape, options["classes"], CONTENT_SEED), synthetic=True,
+    )  # fmt: skip
+    return ResidentSource(spec, table(n), table(counts[1]), batch_sizes(cfg), context, finish)
