@@ -9,11 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpt.precision.assignment import assign
+    from mpt.precision.audit import Auditor
     from mpt.precision.capability import Mechanism, resolve, support
     from mpt.precision.policy import Policy, install
     from mpt.precision.switches import flags, observed
 
 _HOMES = {
+    "assign": "assignment",
+    "Auditor": "audit",
     "Mechanism": "capability",
     "resolve": "capability",
     "support": "capability",
@@ -23,7 +27,7 @@ _HOMES = {
     "observed": "switches",
 }
 
-__all__ = ["Mechanism", "Policy", "flags", "install", "observed", "resolve", "support"]
+__all__ = ["Auditor", "Mechanism", "Policy", "assign", "flags", "install", "observed", "resolve", "support"]
 
 
 def __getattr__(name: str) -> Any:

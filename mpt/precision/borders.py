@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.graph import Node
 
 from mpt.formats.rounding import storage_dtype
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
+from mpt.precision.nested import cast, tensors
 from mpt.precision.switches import tfloat32_switched
 
-_FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 _MARK = "mpt.precision.borders"
 
 
@@ -77,31 +77,6 @@ class Borders:
 
     def _mode(self, on: bool) -> AbstractContextManager[None]:
         return tfloat32_switched(on) if self._emulation is None else self._emulation.switched(on)
-
-
-def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Half and float32 tensors in value, however nested, in that dtype."""
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.dtype in _FLOATING else value
-    if isinstance(value, dict):
-        return {k: cast(v, dtype) for k, v in value.items()}
-    if isinstance(value, tuple) and type(value) is not tuple:
-        return type(value)(*(cast(v, dtype) for v in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(cast(v, dtype) for v in value)
-    return value
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in value, however nested."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from tensors(v)
-    elif isinstance(value, (list, tuple)):
-        for v in value:
-            yield from tensors(v)
 
 
 def _nodes_since(first: int, out: Any) -> Iterator[Node]:

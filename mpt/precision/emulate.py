@@ -14,24 +14,26 @@ from mpt.formats.rounding import round_tfloat32, storage_dtype
 
 _aten = torch.ops.aten
 
-GEMMS: dict[Any, tuple[int, int]] = {
-    _aten.mm.default: (0, 2),
-    _aten.bmm.default: (0, 2),
-    _aten.mv.default: (0, 2),
-    _aten.dot.default: (0, 2),
-    _aten.vdot.default: (0, 2),
-    _aten.addmm.default: (1, 3),
-    _aten._addmm_activation.default: (1, 3),
-    _aten.addbmm.default: (1, 3),
-    _aten.baddbmm.default: (1, 3),
-    _aten.addmv.default: (1, 3),
-    _aten.addr.default: (1, 3),
-    _aten.linear.default: (0, 2),
-    _aten.linear_backward.default: (0, 3),
-    _aten.convolution.default: (0, 2),
-    _aten.convolution_backward.default: (0, 3),
-    _aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 3),
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 4),
+GEMMS: dict[Any, tuple[int, ...]] = {
+    _aten.mm.default: (0, 1),
+    _aten.bmm.default: (0, 1),
+    _aten.mv.default: (0, 1),
+    _aten.dot.default: (0, 1),
+    _aten.vdot.default: (0, 1),
+    _aten.addmm.default: (1, 2),
+    _aten._addmm_activation.default: (1, 2),
+    _aten.addbmm.default: (1, 2),
+    _aten.baddbmm.default: (1, 2),
+    _aten.addmv.default: (1, 2),
+    _aten.addr.default: (1, 2),
+    _aten.linear.default: (0, 1),
+    _aten.linear_backward.default: (0, 1, 2),
+    _aten.convolution.default: (0, 1),
+    _aten.convolution_backward.default: (0, 1, 2),
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 1, 2),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 1, 2, 3),
+    _aten.mkldnn_rnn_layer.default: (0, 1, 2, 5),
+    _aten.mkldnn_rnn_layer_backward.default: (0, 1, 2, 5, 10, 11),
 }
 """Ops below autograd that multiply and accumulate, and which of their arguments are multiplied (not a bias, nor a
 matrix that is added). Composite ones (matmul, einsum, on CPU and CUDA linear) come down to these."""
@@ -95,14 +97,16 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out.to(dtype)
         if func in _RESULT_ONLY:
             return out[0].to(dtype), *out[1:]
-        return tuple(None if o is None else o.to(dtype) for o in out)
+        return tuple(o.to(dtype) if isinstance(o, Tensor) and o.dtype is torch.float32 else o for o in out)
 
     def _tfloat32(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.paused or not any(isinstance(a, Tensor) and a.dtype is torch.float32 for a in args):
             return func(*args, **kwargs)
-        first, last = GEMMS[func]
-        rounded = [round_tfloat32(a) for a in args[first:last]]
-        return self._run(func, args, [*args[:first], *rounded, *args[last:]], kwargs)
+        rounded = list(args)
+        for i in GEMMS[func]:
+            if isinstance(args[i], Tensor) and args[i].dtype is torch.float32:
+                rounded[i] = round_tfloat32(args[i])
+        return self._run(func, args, rounded, kwargs)
 
     def _run(self, func: Any, given: tuple[Any, ...], wide: list[Any], kwargs: dict[str, Any]) -> Any:
         for watcher in self.watchers:

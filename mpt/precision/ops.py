@@ -22,14 +22,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "loss": (
         *("nll_loss", "nll_loss2d", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
         *("ctc_loss.IntList", "ctc_loss.Tensor", "poisson_nll_loss", "cosine_embedding_loss", "hinge_embedding_loss"),
-        *(
-            "soft_margin_loss",
-            "margin_ranking_loss",
-            "multilabel_margin_loss",
-            "triplet_margin_loss",
-            "multi_margin_loss",
-        ),
-        "binary_cross_entropy_with_logits",
+        *("soft_margin_loss", "margin_ranking_loss", "multilabel_margin_loss", "triplet_margin_loss"),
+        *("multi_margin_loss", "binary_cross_entropy_with_logits"),
     ),
     "linalg": (
         *("linalg_det", "linalg_slogdet", "linalg_inv", "linalg_inv_ex", "linalg_pinv", "linalg_pinv.atol_rtol_float"),

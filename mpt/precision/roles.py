@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+
 from torch import nn
 
 _NORMS = (
@@ -13,6 +14,26 @@ _NORMS = (
     nn.LocalResponseNorm,
     nn.CrossMapLRN2d,
 )
+
+
+def reads_children(module: nn.Module) -> bool:
+    """Whether its forward reads its children's weights and never calls them."""
+    return type(module).forward is nn.MultiheadAttention.forward
+
+
+def running_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules whose forward may run, in the order of `named_modules`."""
+    inside: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        if not (inside and name.startswith(inside)):
+            yield name, module
+        if reads_children(module):
+            inside = (*inside, f"{name}.")
+
+
+def own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters that a module's own forward uses."""
+    return module.parameters(recurse=reads_children(module))
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -36,9 +57,5 @@ def kept_parameters(model: nn.Module, kept: set[str]) -> set[int]:
         if name in kept:
             ids.update(id(p) for p in module.parameters())
         elif is_norm(module):
-            ids.update(id(p) for p in module.parameters(recurse=False))
+            ids.update(id(p) for p in own_parameters(module))
     return ids
-
-
-def floating(p: torch.Tensor) -> bool:
-    return p.is_floating_point() and p.dtype != torch.float64

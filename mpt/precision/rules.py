@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from mpt.errors import PrecisionError, Problem
+from mpt.precision.roles import running_modules
 from mpt.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def matched(model: nn.Module, cfg: PrecisionConfig) -> dict[str, LayerRule]:
     """
     _check(model, cfg)
     found: dict[str, LayerRule] = {}
-    for name, module in model.named_modules():
+    for name, module in running_modules(model):
         own = next((r for r in cfg.layers if _matches(r, name, module)), None)
         rule = own or found.get(name.rpartition(".")[0] if name else "")
         if rule is not None:
@@ -30,10 +31,15 @@ def matched(model: nn.Module, cfg: PrecisionConfig) -> dict[str, LayerRule]:
     return found
 
 
+def formats_inside(model: nn.Module, cfg: PrecisionConfig) -> dict[str, str]:
+    """What the GEMMs of each module compute in."""
+    rules = matched(model, cfg)
+    return {name: rules[name].format if name in rules else cfg.compute for name, _ in running_modules(model)}
+
+
 def changes_of_format(model: nn.Module, cfg: PrecisionConfig) -> dict[str, str]:
     """Modules at which the format changes, and what it becomes inside: float32 or the compute format."""
-    rules = matched(model, cfg)
-    inside = {name: rules[name].format if name in rules else cfg.compute for name, _ in model.named_modules()}
+    inside = formats_inside(model, cfg)
     above = {name: inside[name.rpartition(".")[0]] if name else cfg.compute for name in inside}
     return {name: now for name, now in inside.items() if now != above[name]}
 
@@ -70,7 +76,7 @@ def _bad_pattern(where: str, rule: LayerRule) -> Problem | None:
 
 
 def _no_match(where: str, rule: LayerRule, model: nn.Module) -> Problem | None:
-    modules = dict(model.named_modules())
+    modules = dict(running_modules(model))
     if any(_matches(rule, name, module) for name, module in modules.items()):
         return None
     by_name = [n for n, m in modules.items() if rule.type is not None and _matches_name(rule, n, m)]

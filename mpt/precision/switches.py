@@ -68,8 +68,8 @@ def flags(cfg: PrecisionConfig, facts: DeviceFacts, deterministic: bool = False)
     """Set every switch to what the policy means, and give all of them their old values back at the end.
 
     TF32 is on for matmul, convolution and recurrent layers together or off for all; sums are kept in float32;
-    cuDNN's benchmark, whose choice depends on timing, is off with `deterministic`; attention takes the same path in
-    evaluation as in training.
+    attention multiplies in the policy's format by whichever kernel, in evaluation too; cuDNN's benchmark, whose choice
+    depends on timing, is off with `deterministic`.
     """
     mechanism = resolve(cfg, facts)
     tfloat32 = mechanism.compute == "tfloat32" and not mechanism.emulated
@@ -119,6 +119,7 @@ def _set_tfloat32(on: bool) -> None:
 
 def _set_others(deterministic: bool, benchmark: bool) -> None:
     values = dict.fromkeys(_OTHERS, False)
+    values["cuda.fp16_bf16_reduction_math_sdp"] = True
     values["cudnn.benchmark"] = benchmark
     values["cudnn.deterministic"] = deterministic
     values["deterministic_algorithms"] = deterministic

@@ -1,0 +1,124 @@
+"""What each module will compute in, and why; decided without touching the model, on meta tensors too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpt.precision.capability import Mechanism
+from mpt.precision.roles import is_batch_norm, is_norm, kept_parameters, own_parameters, running_modules
+from mpt.precision.rules import changes_of_format, formats_inside, matched
+from mpt.types import ModuleRow
+
+if TYPE_CHECKING:
+    from mpt.config.schema import LayerRule, PrecisionConfig
+
+_GEMM = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+_EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
+_KIND_OF_OP: dict[type[nn.Module], str] = {
+    nn.Softmax: "softmax",
+    nn.Softmax2d: "softmax",
+    nn.Softmin: "softmax",
+    nn.LogSoftmax: "softmax",
+    nn.Softplus: "exp_log_pow",
+    nn.Upsample: "resize",
+    nn.LayerNorm: "norm",
+    nn.GroupNorm: "norm",
+    nn.RMSNorm: "norm",
+}
+
+
+def assign(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> tuple[ModuleRow, ...]:
+    """One row for every module that computes: those without children, and those with parameters of their own.
+
+    Raises: PrecisionError for a rule that matches nothing.
+    """
+    planned = _Planned(model, cfg, mechanism)
+    return tuple(planned.row(name, module) for name, module in computing(model))
+
+
+def computing(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that get a row, in the order of `named_modules`."""
+    for name, module in running_modules(model):
+        if any(True for _ in own_parameters(module)) or not any(True for _ in module.children()):
+            yield name, module
+
+
+def kind_of(module: nn.Module) -> str:
+    """gemm, norm, embedding, composite (parameters of its own beside children) or other."""
+    if isinstance(module, _GEMM):
+        return "gemm"
+    if is_norm(module):
+        return "norm"
+    if isinstance(module, _EMBEDDING):
+        return "embedding"
+    return "composite" if any(True for _ in module.children()) else "other"
+
+
+class _Planned:
+    def __init__(self, model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> None:
+        self._cfg = cfg
+        self._mechanism = mechanism
+        self._rules = matched(model, cfg)
+        self._inside = formats_inside(model, cfg)
+        kept = {name for name, now in changes_of_format(model, cfg).items() if now == "float32"}
+        self._float32 = kept_parameters(model, kept)
+        self._counted: dict[int, str] = {}
+
+    def row(self, name: str, module: nn.Module) -> ModuleRow:
+        kind = kind_of(module)
+        count, tied = self._count(name, module)
+        compute, how, reason = self._compute(name, module, kind)
+        if tied:
+            reason += f"; weights tied to {tied}"
+        param = self._param(module)
+        return ModuleRow(name, type(module).__name__, kind, count, param, compute, how, reason)
+
+    def _compute(self, name: str, module: nn.Module, kind: str) -> tuple[str, Any, str]:
+        rule = self._rules.get(name)
+        if self._inside[name] == "float32" and self._cfg.compute != "float32":
+            return "float32", "native", f"kept float32 by the rule `{_told(rule)}`"
+        if kind == "gemm":
+            return self._mechanism.compute, self._mechanism.how, self._why_gemm(rule)
+        op = next((k for t, k in _KIND_OF_OP.items() if isinstance(module, t)), None)
+        if op is not None and op in self._cfg.keep and self._mechanism.half:
+            return "float32", "native", f"{op} is kept in float32"
+        if is_batch_norm(module):
+            return "follows", "follows", "follows its input; statistics and parameters are float32"
+        if kind == "embedding":
+            return "follows", "follows", "a look-up: the format of its weights"
+        return "follows", "follows", "follows its input and the op policy"
+
+    def _why_gemm(self, rule: LayerRule | None) -> str:
+        if self._mechanism.compute == "float32":
+            return "the policy computes in float32"
+        by = "the policy" if rule is None else f"the rule `{_told(rule)}`"
+        return f"operands {self._mechanism.compute} by {by}, sums float32"
+
+    def _count(self, name: str, module: nn.Module) -> tuple[int, str]:
+        """Parameters not counted in an earlier row, and the first module that has those that were."""
+        count, tied = 0, ""
+        for p in own_parameters(module):
+            if id(p) in self._counted:
+                tied = self._counted[id(p)]
+            else:
+                self._counted[id(p)] = name
+                count += p.numel()
+        return count, tied
+
+    def _param(self, module: nn.Module) -> str:
+        formats = {self._stored(p) for p in own_parameters(module)}
+        return "/".join(sorted(formats)) or "-"
+
+    def _stored(self, p: torch.nn.Parameter) -> str:
+        if not p.is_floating_point():
+            return str(p.dtype).removeprefix("torch.")
+        return "float32" if id(p) in self._float32 else self._cfg.param
+
+
+def _told(rule: LayerRule | None) -> str:
+    assert rule is not None, "a module leaves the policy's format only by a rule"
+    return rule.match if rule.type is None else f"{rule.match} ({rule.type})"

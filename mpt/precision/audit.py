@@ -1,0 +1,122 @@
+"""The audit: one forward and backward observed, and compared with what was planned."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpt.precision.assignment import computing
+from mpt.precision.capability import Mechanism
+from mpt.precision.emulate import Emulation
+from mpt.precision.observe import Observer, Seen
+from mpt.precision.roles import own_parameters
+from mpt.precision.rules import formats_inside
+from mpt.types import Audit, AuditRow, ModuleRow
+
+if TYPE_CHECKING:
+    from mpt.config.schema import PrecisionConfig
+
+
+class Auditor:
+    """A context manager around one forward and backward that sees what every module's GEMMs and norms multiply.
+
+    It changes no number and leaves no hook behind. A compiled model runs eagerly inside. After it,
+    `activation_bytes` is what was alive at the end of forward and not before, `peak_bytes` the most that was.
+    """
+
+    def __init__(
+        self, model: nn.Module, rows: tuple[ModuleRow, ...], cfg: PrecisionConfig, mechanism: Mechanism
+    ) -> None:
+        self._model = model
+        self._rows = {row.name: row for row in rows}
+        self._inside = formats_inside(model, cfg)
+        self._mechanism = mechanism
+        self._observer = Observer(model)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Auditor:
+        self._stack.enter_context(_eagerly())
+        self._stack.enter_context(self._observer)
+        Emulation.watchers.append(self._observer)
+        self._stack.callback(Emulation.watchers.remove, self._observer)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    @property
+    def activation_bytes(self) -> int:
+        return self._observer.activation_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._observer.live.peak
+
+    def result(self) -> Audit:
+        """Planned against observed, a row for each planned module and for others that were seen multiplying."""
+        seen = self._observer.seen
+        rows = [self._judge(name, module, seen[name]) for name, module in computing(self._model)]
+        listed = {row.name for row in rows}
+        others = [name for name, s in seen.items() if s.multiplied() and name not in listed]
+        rows += [self._judge(name, self._model.get_submodule(name), seen[name]) for name in others]
+        loss = self._observer.loss_format
+        agrees = all(row.matches for row in rows) and loss in ("float32", "-")
+        notes = () if loss in ("float32", "-") else (f"the loss was {loss}, not float32",)
+        return Audit("match" if agrees else "differs", tuple(rows), loss, notes)
+
+    def _judge(self, name: str, module: nn.Module, seen: Seen) -> AuditRow:
+        row = self._rows.get(name)
+        planned = self._inside[name]
+        notes = [*_wrong_gemms(planned, seen), *_wrong_norms(row, seen), *_wrong_parameters(row, module)]
+        if row is not None and not seen.multiplied():
+            planned = row.compute
+        matches = not notes
+        if matches:
+            notes += _remarks(seen, row)
+        return AuditRow(name, planned, seen.formats("forward"), seen.formats("backward"), matches, "; ".join(notes))
+
+
+def _wrong_norms(row: ModuleRow | None, seen: Seen) -> list[str]:
+    wrong = []
+    if row is not None and row.kind == "norm" and row.compute == "float32":
+        odd = sorted((seen.norms["forward"] | seen.norms["backward"]) - {"float32"})
+        wrong += [f"normalised in {f}, planned float32" for f in odd]
+    wrong += [f"statistics in {f}, not float32" for f in sorted(seen.statistics - {"float32"})]
+    return wrong
+
+
+def _wrong_gemms(planned: str, seen: Seen) -> list[str]:
+    return [
+        f"{phase} multiplied {', '.join(odd)}, planned {planned}"
+        for phase in ("forward", "backward")
+        if (odd := sorted(seen.gemms[phase] - {planned}))
+    ]
+
+
+def _wrong_parameters(row: ModuleRow | None, module: nn.Module) -> list[str]:
+    if row is None or row.param == "-":
+        return []
+    stored = {str(p.dtype).removeprefix("torch.") for p in own_parameters(module)}
+    if stored == set(row.param.split("/")):
+        return []
+    return [f"parameters are {'/'.join(sorted(stored))}, planned {row.param}"]
+
+
+def _remarks(seen: Seen, row: ModuleRow | None) -> list[str]:
+    remarks = []
+    if seen.emulated:
+        remarks.append("emulated: multiplied in float32, rounded back")
+    if row is not None and not seen.ran:
+        remarks.append("took no part in this pass")
+    return remarks
+
+
+def _eagerly() -> Any:
+    """Compiled code is left out for the while: a mode can't see into it. Nothing to do where nothing was compiled."""
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.set_stance("force_eager")
+    return ExitStack()

@@ -1,0 +1,198 @@
+"""What ops really did: a mode below autocast, and the module that each op belongs to, in forward and in backward."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import defaultdict
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mpt.precision.emulate import GEMMS
+from mpt.precision.live import LiveBytes
+from mpt.precision.nested import tensors
+from mpt.precision.switches import tfloat32_allowed
+
+Phase = Literal["forward", "backward"]
+
+_aten = torch.ops.aten
+_OTHER_GEMMS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        (
+            *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
+            *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math_for_mps"),
+            *("_flash_attention_forward", "_efficient_attention_forward", "_transformer_encoder_layer_fwd"),
+            "_native_multi_head_attention",
+        ),
+        (0, 1, 2),
+    ),
+    **dict.fromkeys(
+        (
+            *("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward"),
+            *("_scaled_dot_product_cudnn_attention_backward", "_flash_attention_backward"),
+            "_efficient_attention_backward",
+        ),
+        (0, 1, 2, 3),
+    ),
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rnn_backward"), (0, 1, 4)),
+}
+"""Ops of other devices that multiply, by name, and which of their arguments are multiplied."""
+
+_NORMS = (
+    *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+    *("_fused_rms_norm", "_fused_rms_norm_backward"),
+)
+_BATCH_NORMS = (
+    *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm"),
+    *("_batch_norm_with_update", "_batch_norm_no_update", "miopen_batch_norm"),
+)
+
+
+class Seen:
+    """What was seen of one module: formats multiplied, normalised, and of all results, by phase."""
+
+    def __init__(self) -> None:
+        self.gemms: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
+        self.norms: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
+        self.results: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
+        self.statistics: set[str] = set()
+        self.emulated = False
+        self.ran = False
+
+    def multiplied(self) -> bool:
+        return any(self.gemms.values())
+
+    def formats(self, phase: Phase) -> tuple[str, ...]:
+        """Operands of its GEMMs where it has any, else of its norm, else the formats of its results."""
+        return tuple(sorted(self.gemms[phase] or self.norms[phase] or self.results[phase]))
+
+
+class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every op between `__enter__` and `__exit__`; `seen` is by module name.
+
+    An op in backward belongs to the module in whose forward autograd numbered the node that runs it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: defaultdict[str, Seen] = defaultdict(Seen)
+        self.live = LiveBytes()
+        self.activation_bytes = 0
+        self.loss_format = "-"
+        self.emulating = False
+        self._names = {module: name for name, module in model.named_modules()}
+        self._owners = _Owners()
+        self._in_backward = False
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> Any:
+        for module in self._names:
+            self._hooks.append(module.register_forward_pre_hook(self._enter, prepend=True))
+            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._owners.push(self._names[module])
+        self.seen[self._names[module]].ran = True
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        self._owners.pop()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        node = torch._C._current_autograd_node()
+        if node is not None and not self._in_backward:
+            self._in_backward = True
+            self.activation_bytes = self.live.now
+        out = func(*args, **kwargs)
+        self.live.watch(args, kwargs, out)
+        name, phase = self._owners.of(node)
+        if name is not None and not self.emulating:
+            self._record(self.seen[name], phase, func, args, out)
+        elif name is None and phase == "forward":
+            self._maybe_loss(out)
+        return out
+
+    def saw(self, func: Any, args: tuple[Any, ...], compute: str) -> None:
+        """An emulated op, told of by the emulation with the operands that the model gave."""
+        name, phase = self._owners.of(torch._C._current_autograd_node())
+        seen = self.seen[name or ""]
+        dtypes = {_format(t) for t in _multiplied(func, args)}
+        seen.gemms[phase] |= {compute} if compute == "tfloat32" else dtypes
+        seen.emulated = True
+
+    def _record(self, seen: Seen, phase: Phase, func: Any, args: tuple[Any, ...], out: Any) -> None:
+        op = func.overloadpacket.__name__
+        if func in GEMMS or op in _OTHER_GEMMS:
+            seen.gemms[phase] |= {_multiplied_as(t, op) for t in _multiplied(func, args)}
+        elif op in _NORMS:
+            seen.norms[phase].add(_format(args[0]))
+        elif op in _BATCH_NORMS:
+            seen.norms[phase].add(_format(args[0]))
+            seen.statistics |= {_format(t) for t in tensors((args[3:5], out[1:3])) if t.numel()}
+        seen.results[phase] |= {_format(t) for t in tensors(out) if t.is_floating_point()}
+
+    def _maybe_loss(self, out: Any) -> None:
+        """The loss is the last floating scalar computed outside all modules before backward."""
+        if isinstance(out, Tensor) and out.dim() == 0 and out.is_floating_point():
+            self.loss_format = _format(out)
+
+
+class _Owners:
+    """Which module an op belongs to: in forward the innermost that runs, in backward by autograd's numbering."""
+
+    def __init__(self) -> None:
+        self._running: list[str] = []
+        self._starts: list[int] = []
+        self._names: list[str | None] = []
+        self._thread = threading.get_ident()
+
+    def push(self, name: str) -> None:
+        self._running.append(name)
+        self._turn(name)
+
+    def pop(self) -> None:
+        self._running.pop()
+        self._turn(self._running[-1] if self._running else None)
+
+    def of(self, node: Any) -> tuple[str | None, Phase]:
+        """The module's name, None outside all, and the phase; a recomputed forward is forward."""
+        if self._running:
+            return self._running[-1], "forward"
+        if node is None:
+            return None, "forward"
+        at = bisect_right(self._starts, node._sequence_nr()) - 1
+        return (self._names[at] if at >= 0 else None), "backward"
+
+    def _turn(self, name: str | None) -> None:
+        """From here on nodes belong to that module. Numbers are of one thread; those of others are not kept."""
+        if threading.get_ident() == self._thread:
+            self._starts.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+            self._names.append(name)
+
+
+def _multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    at = GEMMS.get(func) or _OTHER_GEMMS[func.overloadpacket.__name__]
+    return [t for t in tensors([args[i] for i in at]) if t.is_floating_point()]
+
+
+def _format(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
+
+
+def _multiplied_as(t: Tensor, op: str) -> str:
+    """The format of an operand, where CUDA multiplies float32 as TF32 if it is allowed to."""
+    if t.dtype == torch.float32 and t.device.type == "cuda" and tfloat32_allowed("conv" in op or "rnn" in op):
+        return "tfloat32"
+    return _format(t)
