@@ -1,0 +1,130 @@
+"""The precision that was asked for, planned and observed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mpt.record.reader import RunData
+from mpt.report.section import Section, Table, Tone, clean, get, number, reason
+
+_SHOWN_ROWS = 12
+
+
+def section(run: RunData) -> Section:
+    return Section(
+        key="precision",
+        title="Precision",
+        facts=tuple(_facts(run)),
+        tables=tuple(t for t in (_groups(run), _differences(run)) if t.rows),
+        notes=tuple(_notes(run)),
+        data={
+            "asked": get(run.config, "precision"),
+            "planned": get(run.plan, "mechanism"),
+            "observed": {key: run.audit.get(key) for key in ("verdict", "loss_format", "notes", "rows")},
+            "emulated": is_emulated(run),
+        },
+    )
+
+
+def is_emulated(run: RunData) -> bool:
+    """Whether the run's format was emulated, by its plan."""
+    return "emulated" in (get(run.plan, "mechanism", "how"), get(run.summary, "precision", "backend"))
+
+
+def _facts(run: RunData) -> list[tuple[str, str]]:
+    asked = (
+        get(run.summary, "precision", "requested") or get(run.plan, "precision") or get(run.config, "precision", "name")
+    )
+    mechanism = get(run.plan, "mechanism") or {}
+    effective = get(run.summary, "precision", "effective") or mechanism.get("compute")
+    how, why = mechanism.get("how"), mechanism.get("reason")
+    facts = [("asked", clean(asked or "unknown")), ("effective", _phrase(effective, how, why))]
+    verdict = run.audit.get("verdict")
+    facts.append(("audit", _verdict(run) if verdict else reason(run.summary, "precision", "audit")))
+    scaling = get(run.summary, "scaling", "strategy") or get(run.plan, "scaling")
+    facts.append(("loss scaling", clean(scaling or "unknown")))
+    facts += _losses(run)
+    tf32 = _tf32(run)
+    return [*facts, ("TF32", tf32)] if tf32 else facts
+
+
+def _phrase(effective: object, how: object, why: object) -> str:
+    told = clean(effective or "unknown")
+    if how:
+        told += f", {clean(how)}"
+    return f"{told} ({clean(why)})" if why else told
+
+
+def _verdict(run: RunData) -> str:
+    rows = _rows(run)
+    wrong = sum(row.get("matches") is False for row in rows)
+    head = (
+        "all as planned" if run.audit["verdict"] == "match" else f"{wrong} of {len(rows)} modules differ from the plan"
+    )
+    return f"{head}; {len(rows)} modules observed, loss in {clean(run.audit.get('loss_format', 'unknown'))}"
+
+
+def _losses(run: RunData) -> list[tuple[str, str]]:
+    """What low precision cost: shares of gradients that became zero, of updates that changed nothing."""
+    lost = get(run.summary, "losses_of_precision")
+    titles = (("zero_grad_share", "gradients that became zero"), ("lost_update_share", "updates lost to rounding"))
+    return [(title, f"{value:.2%}") for key, title in titles if (value := number(lost, key)) is not None]
+
+
+def _tf32(run: RunData) -> str:
+    flags = get(run.env, "flags")
+    if get(run.plan, "device", "type") != "cuda" or not isinstance(flags, dict):
+        return ""
+    return ", ".join(f"{clean(k)}={clean(v)}" for k, v in flags.items() if "tf32" in k or "fp32_precision" in k)
+
+
+def _rows(run: RunData) -> list[dict[str, Any]]:
+    rows = run.audit.get("rows")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _groups(run: RunData) -> Table:
+    """Modules of the same kind and the same formats, counted."""
+    planned = {row.get("name"): row for row in get(run.plan, "rows") or [] if isinstance(row, dict)}
+    kinds = Counter(
+        (
+            clean(planned.get(row.get("name"), {}).get("kind", "other")),
+            clean(row.get("planned", "")),
+            _formats(row.get("forward")),
+            _formats(row.get("backward")),
+        )
+        for row in _rows(run)
+    )
+    rows = tuple((*kind, f"{count:,}") for kind, count in kinds.most_common(_SHOWN_ROWS))
+    return Table(("kind", "planned", "observed forward", "observed backward", "modules"), rows, right=(4,))
+
+
+def _differences(run: RunData) -> Table:
+    wrong = [row for row in _rows(run) if row.get("matches") is False][:_SHOWN_ROWS]
+    rows = tuple(
+        (
+            clean(row.get("name", "")),
+            clean(row.get("planned", "")),
+            _formats(row.get("forward")),
+            _formats(row.get("backward")),
+            clean(row.get("note", "")),
+        )
+        for row in wrong
+    )
+    return Table(("module that differs", "planned", "forward", "backward", "why"), rows)
+
+
+def _formats(value: object) -> str:
+    return ", ".join(clean(v) for v in value) if isinstance(value, list) and value else "-"
+
+
+def _notes(run: RunData) -> list[tuple[Tone, str]]:
+    notes: list[tuple[Tone, str]] = []
+    if run.audit.get("verdict") == "differs":
+        notes.append(("bad", "what was observed is not what was planned"))
+    if is_emulated(run):
+        notes.append(("careful", "the format is emulated: its numerics are real, its speed says nothing"))
+    for source in (run.audit.get("notes"), get(run.plan, "notes")):
+        notes += [("", clean(note)) for note in source] if isinstance(source, list) else []
+    return notes

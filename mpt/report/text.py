@@ -1,0 +1,52 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from mpt.record.reader import RunData
+from mpt.report.section import Section, Table
+from mpt.report.sections import sections
+
+_STYLES = {"good": "green", "bad": "bold red", "careful": "yellow", "": "dim"}
+_STATUS = {"done": "green", "failed": "bold red", "diverged": "bold red"}
+
+
+def render(run: RunData) -> Group:
+    """All sections; text from the run is never read as markup."""
+    return Group(*(part for section in sections(run) for part in _section(section, run.status)))
+
+
+def _section(section: Section, status: str) -> Iterator[RenderableType]:
+    yield Text(section.title, style="bold underline")
+    if section.facts:
+        yield Padding(_facts(section, status), (0, 0, 0, 2))
+    for table in section.tables:
+        yield Padding(_table(table), (1, 0, 0, 2))
+    for tone, sentence in section.notes:
+        yield Padding(Text(sentence, style=_STYLES.get(tone, "")), (0, 0, 0, 2))
+    yield Text("")
+
+
+def _facts(section: Section, status: str) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in section.facts:
+        style = _STATUS.get(status, "yellow") if name == "status" else ""
+        grid.add_row(Text(name), Text(value, style=style))
+    return grid
+
+
+def _table(table: Table) -> RichTable:
+    rich = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for i, name in enumerate(table.columns):
+        rich.add_column(Text(name), justify="right" if i in table.right else "left", overflow="fold")
+    for row in table.rows:
+        rich.add_row(*map(Text, row))
+    return rich
