@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mpt.config.schema import DataConfig
+
+# Before torch is imported: with more threads than a tiny net needs, they spin and slow one another down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture

@@ -1,1 +1,4 @@
-"""Subcommands: a file is a command, with SUMMARY, USAGE, ORDER (its place in the overview) and run(args) -> exit code."""
+"""Subcommands: a file is a command.
+
+Each has SUMMARY, USAGE, ORDER (its place in the overview) and run(args) -> exit code.
+"""

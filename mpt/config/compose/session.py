@@ -34,9 +34,14 @@ class Session:
 
     def choices(self, group: str) -> list[str]:
         """What `group=` takes."""
-        own = list(recipes()) if group == "recipe" else []
-        found = self.loader.get_group_options(group, ObjectType.CONFIG, None, list(self.search))
-        return sorted({*own, *found})
+        shipped = list(recipes()) if group == "recipe" else []
+        return sorted({*shipped, *self._below(group)})
+
+    def _below(self, group: str) -> list[str]:
+        """Choices in a group's own folders; `family/name` in those inside them."""
+        files = self.loader.get_group_options(group, ObjectType.CONFIG, None, list(self.search))
+        inner = self.loader.get_group_options(group, ObjectType.GROUP, None, list(self.search))
+        return [*files, *(f"{name}/{choice}" for name in inner for choice in self._below(f"{group}/{name}"))]
 
     def compose(self, overrides: list[str]) -> DictConfig:
         """Hydra's composition, with its `hydra` node."""
