@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,8 @@ from torchvision.transforms import v2
 from mpt.data._decode import UNREADABLE, Colour, decode
 from mpt.data._tree import Tree
 
+Crop = Callable[[Tensor], Tensor]
+
 # Evaluation cuts the middle 7/8 of the shorter side: the usual 224 of 256.
 CENTRE = 0.875
 
@@ -19,11 +20,11 @@ CENTRE = 0.875
 class FolderReader:
     """Crops of a tree's files. Shapes: H,W,C uint8 and 0-dim int64 labels."""
 
-    unreadable = UNREADABLE
+    unreadable: tuple[type[Exception], ...] = UNREADABLE
 
     def __init__(self, tree: Tree, shape: tuple[int, int, int], background: Colour, augment: bool) -> None:
         self._tree, self._channels, self._background = tree, shape[0], background
-        self._crop: Callable[[Any], Any] = random_crop(shape[1:]) if augment else centre_crop(shape[1:])
+        self._crop: Crop = random_crop(shape[1:]) if augment else centre_crop(shape[1:])
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -39,11 +40,13 @@ class FolderReader:
         return self._tree.path(index)
 
 
-def random_crop(size: tuple[int, int]) -> Callable[[Any], Any]:
+def random_crop(size: tuple[int, int]) -> Crop:
     """8–100 % of the area, scaled to `size`, mirrored half of the time: the usual training crop of ImageNet."""
-    return v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()])
+    crop: Crop = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()])
+    return crop
 
 
-def centre_crop(size: tuple[int, int]) -> Callable[[Any], Any]:
+def centre_crop(size: tuple[int, int]) -> Crop:
     """The middle, after the shorter side was scaled to size / CENTRE."""
-    return v2.Compose([v2.Resize(round(max(size) / CENTRE), antialias=True), v2.CenterCrop(size)])
+    crop: Crop = v2.Compose([v2.Resize(round(max(size) / CENTRE), antialias=True), v2.CenterCrop(size)])
+    return crop

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor, float32, tensor
+from torch import Tensor
 
 from mpt.config.schema import DataConfig
 from mpt.errors import DataError, Problem
@@ -75,16 +76,22 @@ def _statistic(key: str, given: list[float] | None, own: tuple[float, ...], chan
     raise DataError(Problem(key, f"got {len(values)} numbers for {channels} channels", "give one number, or one each"))
 
 
-def normalised(raw: Tensor, scale: float, plan: ImagePlan) -> Tensor:
-    """float32 images with the plan's channels, (value / scale - mean) / std, at their own size.
+class Normalise:
+    """Raw pixels to float32 images with the plan's channels, (value / scale - mean) / std, at their own size.
 
     Shapes: raw B,H,W,C of any dtype (values 0 … scale); the result is B,C,H,W with channels last in memory.
     """
-    x = raw.to(float32) / scale
-    if x.shape[-1] == 3 and plan.shape[0] == 1:
-        x = (x * tensor(LUMA, device=x.device)).sum(-1, keepdim=True)
-    mean, std = (tensor(v, device=x.device) for v in (plan.mean, plan.std))
-    return ((x - mean) / std).permute(0, 3, 1, 2)
+
+    def __init__(self, plan: ImagePlan, scale: float, device: str | torch.device) -> None:
+        self._scale, self._channels = scale, plan.shape[0]
+        # Made once: an upload in a training step would make the host wait.
+        self._mean, self._std, self._luma = (torch.tensor(v, device=device) for v in (plan.mean, plan.std, LUMA))
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        x = raw.to(torch.float32) / self._scale
+        if x.shape[-1] == 3 and self._channels == 1:
+            x = (x * self._luma).sum(-1, keepdim=True)
+        return ((x - self._mean) / self._std).permute(0, 3, 1, 2)
 
 
 def resized(x: Tensor, plan: ImagePlan) -> Tensor:
@@ -95,11 +102,14 @@ def resized(x: Tensor, plan: ImagePlan) -> Tensor:
     return F.interpolate(x, size=size, mode="bilinear", antialias=True)
 
 
-def finisher(plan: ImagePlan, scale: float, *, last: bool) -> Callable[[Tensor], Tensor]:
+def finisher(
+    plan: ImagePlan, scale: float, device: str | torch.device, *, last: bool
+) -> Callable[[Tensor], Tensor]:
     """What makes B,C,H,W float32 inputs of stacked B,H,W,C pixels, channels last in memory if `last`."""
+    normalise = Normalise(plan, scale, device)
 
     def finish(raw: Tensor) -> Tensor:
-        x = resized(normalised(raw, scale, plan), plan)
+        x = resized(normalise(raw), plan)
         return x if last else x.contiguous()
 
     return finish

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext
-from mpt.data._images import ImagePlan, normalised, plan_images, resized
+from mpt.data._images import ImagePlan, Normalise, plan_images, resized
 from mpt.data._resident import Finish, ResidentSource, Table, Windows, as_stored, channels_last
 from mpt.data._spec import fingerprint, limited, require_kind, require_samples
 from mpt.types import DataSpec, InputSpec
@@ -117,9 +117,10 @@ def _image_table(
     stored, arrange = layout(context, (plan.shape[0], *size))
     out = torch.empty((len(labels), *stored), device=context.device)
     into, _ = arrange(out, out)
+    normalise = Normalise(plan, raw.scale, context.device)
     for start in range(0, len(labels), CHUNK):
         chunk = torch.from_numpy(np.ascontiguousarray(images[start : start + CHUNK])).to(context.device)
-        x = normalised(chunk, raw.scale, plan)
+        x = normalise(chunk)
         into[start : start + CHUNK] = resized(x, plan) if resize else x
     return Table(out, torch.from_numpy(labels.astype(np.int64)).to(context.device))
 
@@ -140,7 +141,8 @@ def open_tokens(cfg: DataConfig, wanted: InputSpec, context: DataContext, raw: R
         n_eval=len(evaluation), classes=(), fingerprint=fingerprint(raw.content, len(train), length),
         synthetic=raw.synthetic,
     )  # fmt: skip
-    tables = [Windows(torch.from_numpy(_narrow(part, raw.vocabulary)).to(context.device)) for part in (train, evaluation)]
+    narrow = (_narrow(part, raw.vocabulary) for part in (train, evaluation))
+    tables = [Windows(torch.from_numpy(part).to(context.device)) for part in narrow]
     return ResidentSource(spec, tables[0], tables[1], batch_sizes(cfg), context)
 
 

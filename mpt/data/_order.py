@@ -60,7 +60,8 @@ def epoch_rows(seed: int, epoch: int, n: int, batch: int, rank: int, world: int)
     count = n // (batch * world)
     if count == 0:
         return order[n * rank // world : n * (rank + 1) // world].reshape(1, -1)
-    return order[: count * batch * world].reshape(count, world, batch)[:, rank]
+    rows: Indices = order[: count * batch * world].reshape(count, world, batch)[:, rank]
+    return rows
 
 
 def micro_indices(seed: int, micro: int, n: int, batch: int, rank: int, world: int) -> Indices:

@@ -107,7 +107,7 @@ class ResidentSource:
         # Blocks start at the same positions whatever the resume point: alignment, and so rounding, never differs.
         first = position - position % self._ahead
         skip = position - first
-        for block in rows[first:].split(self._ahead):
+        for block in torch.split(rows[first:], self._ahead):
             yield from islice(self._gather(block), skip, None)
             skip = 0
 
@@ -134,7 +134,7 @@ class ResidentSource:
         """This rank's share of the evaluation samples, each once; the last batch may be smaller."""
         span = rank_span(len(self._eval), self._context.rank, self._context.world)
         rows = torch.arange(span.start, span.stop, device=self._context.device)
-        for block in rows.split(self._eval_batch):
+        for block in torch.split(rows, self._eval_batch):
             if len(block):
                 yield Batch(*self._finish(*self._eval.select(block)))
 

@@ -33,7 +33,8 @@ Key = tuple[int, int]
 class Reader(Protocol):
     """Where samples come from; lives in worker processes."""
 
-    unreadable: tuple[type[Exception], ...]
+    @property
+    def unreadable(self) -> tuple[type[Exception], ...]: ...
 
     def __len__(self) -> int: ...
 
@@ -169,6 +170,10 @@ class StreamSource:
         c = self._context
         found: list[int] = micro_indices(c.seed, micro, self._n, self._batch, c.rank, c.world).tolist()
         return found
+
+    def resident(self) -> list[Tensor]:
+        """None: batches come and go."""
+        return []
 
     def close(self) -> None:
         """Ends all worker processes."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
-from mpt.types import InputSpec
+from mpt.types import DataKind, InputSpec
 
 if TYPE_CHECKING:
     from mpt.data._open import RawImages
 
-KIND = "images"
+KIND: DataKind = "images"
 FILE = "digits.csv.gz"
 # The split is the data set's own, not the run's: runs of all seeds share one test set.
 SPLIT_SEED = 0

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import DataError, Problem
-from mpt.types import DataSpec, InputSpec
+from mpt.types import DataKind, DataSpec, InputSpec
 
 if TYPE_CHECKING:
     from mpt.data._tree import Tree
 
-KIND = "images"
+KIND: DataKind = "images"
 DEFAULTS: dict[str, Any] = {"val_frac": 0.2, "augment": True, "background": [255, 255, 255]}
 DEFAULT_SIZE = 224
 # ImageNet's statistics, what torchvision's and timm's weights were trained with.
@@ -99,7 +99,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     settings = FeedSettings(cfg.workers, pin=torch.device(context.device).type == "cuda")
     return StreamSource(
         spec, readers[0], readers[1], batch_sizes(cfg), context, settings, cfg.on_error,
-        finisher(plan, 255.0, last=context.channels_last), split.notes,
+        finisher(plan, 255.0, context.device, last=context.channels_last), split.notes,
     )  # fmt: skip
 
 

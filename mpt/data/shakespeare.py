@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
-from mpt.types import InputSpec
+from mpt.types import DataKind, InputSpec
 
 if TYPE_CHECKING:
     from mpt.data._open import RawTokens
 
-KIND = "tokens"
+KIND: DataKind = "tokens"
 FILE = "shakespeare.txt.gz"
 EVAL_FRAC = 0.1
 # A token is a byte.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
-from mpt.types import DataSpec, InputSpec
+from mpt.types import DataKind, DataSpec, InputSpec
 
-KIND = "images"
+KIND: DataKind = "images"
 DEFAULTS = {"n": 256, "classes": 1000, "channels": 3}
 DEFAULT_SIZE = 224
 # The content is the data set's own: runs of all seeds share it.

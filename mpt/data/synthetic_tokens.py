@@ -5,9 +5,9 @@ from __future__ import annotations
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
-from mpt.types import DataSpec, InputSpec
+from mpt.types import DataKind, DataSpec, InputSpec
 
-KIND = "tokens"
+KIND: DataKind = "tokens"
 # GPT-2's vocabulary.
 DEFAULTS = {"n": 1024, "vocab": 50257, "context": None}
 # The content is the data set's own: runs of all seeds share it.

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -32,7 +31,7 @@ def input_spec(options: Mapping[str, Any]) -> InputSpec:
 
 
 def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
-    """A transformer over the data's vocabulary; its positions are as many as the data's windows have tokens.
+    """A transformer over the data's vocabulary with `context` learned positions.
 
     Raises: ModelError for unknown or contradicting options, or data that are not tokens.
     """
@@ -43,8 +42,10 @@ def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
     if o["width"] % o["heads"]:
         what = f"got {o['width']}, which {o['heads']} heads do not divide"
         raise ModelError(Problem("model.width", what, "make model.width a multiple of model.heads"))
-    positions = max(o["context"], data.shape[0])
-    return GPT(data.num_classes, positions, o["layers"], o["heads"], o["width"], o["dropout"], o["bias"])
+    if data.shape[0] > o["context"]:
+        what = f"got {o['context']}, but the data's windows have {data.shape[0]} tokens"
+        raise ModelError(Problem("model.context", what, f"use model.context={data.shape[0]}"))
+    return GPT(data.num_classes, o["context"], o["layers"], o["heads"], o["width"], o["dropout"], o["bias"])
 
 
 class Attention(nn.Module):
@@ -81,7 +82,8 @@ class Block(nn.Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         x_BLD = x_BLD + self.drop(self.attention(self.norm1(x_BLD)))
-        return x_BLD + self.drop(self.down(self.act(self.up(self.norm2(x_BLD)))))
+        x_BLD = x_BLD + self.drop(self.down(self.act(self.up(self.norm2(x_BLD)))))
+        return x_BLD
 
 
 class GPT(nn.Module):

@@ -46,11 +46,12 @@ def _loss(name: str, classes: int, smoothing: float) -> Loss:
         return partial(F.cross_entropy, reduction="sum", label_smoothing=smoothing)
     if name == "nll":
         return partial(F.nll_loss, reduction="sum")
-    elementwise = {
+    by_name: dict[str, Callable[..., Tensor]] = {
         "mse": F.mse_loss,
         "bce": F.binary_cross_entropy,
         "bce_with_logits": F.binary_cross_entropy_with_logits,
-    }[name]
+    }
+    elementwise = by_name[name]
 
     def one_hot_loss(output: Tensor, targets: Tensor) -> Tensor:
         return elementwise(output, F.one_hot(targets, classes).to(output.dtype), reduction="sum") / classes

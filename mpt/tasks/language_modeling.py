@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
