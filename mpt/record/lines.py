@@ -17,26 +17,16 @@ def header(schema: str) -> str:
     return json.dumps({"schema": schema})
 
 
-def whole_bytes(path: Path) -> int:
+def whole_bytes(fd: int) -> int:
     """Bytes up to and with the last line end: what a kill in mid-line left intact."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - _CHUNK_BYTES)
-            file.seek(start)
-            at = file.read(end - start).rfind(b"\n")
-            if at >= 0:
-                return start + at + 1
-            end = start
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - _CHUNK_BYTES)
+        at = os.pread(fd, end - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end = start
     return 0
-
-
-def last_line(path: Path, end: int) -> bytes:
-    """The line that ends at byte `end`, without its line end; empty where there is none."""
-    with path.open("rb") as file:
-        size = min(end, _CHUNK_BYTES)
-        file.seek(end - size)
-        return file.read(size).rstrip(b"\n").rpartition(b"\n")[2]
 
 
 def history(path: Path, schema: str, offset: int | None) -> bytes:
@@ -61,6 +51,7 @@ def check(path: Path, got: bytes, want: bytes) -> None:
 class Lines:
     """An append-only file whose line 1 is `first`; each append is one unbuffered write.
 
+    The file is opened once: closing another descriptor of it would drop the writer's lock.
     Raises: RunFault when the disk fails; what was whole before stays whole.
     """
 
@@ -84,9 +75,15 @@ class Lines:
         return self._fd
 
     def repair(self) -> int:
-        """Bytes of a torn last line that were cut off."""
+        """Bytes of a torn last line that were cut off.
+
+        Raises: RecordError, and nothing is cut, when line 1 is not the one asked for.
+        """
         with faults(self.path):
-            whole = whole_bytes(self.path)
+            line = os.pread(self._fd, 4096, 0).partition(b"\n")[0]
+            whole = whole_bytes(self._fd)
+            if whole or not self._header.startswith(line):
+                check(self.path, line, self._header.rstrip(b"\n"))
             torn = self.size - whole
             if torn:
                 self._cut(whole)
@@ -94,11 +91,11 @@ class Lines:
                 self.append(self._header)
         return torn
 
-    def check_header(self) -> None:
-        """Raises: RecordError when line 1 is not the one asked for."""
-        with faults(self.path, RecordError), self.path.open("rb") as file:
-            line = file.readline(4096)
-        check(self.path, line.rstrip(b"\n"), self._header.rstrip(b"\n"))
+    def last(self) -> bytes:
+        """The last line, without its end; empty where only line 1 is there."""
+        start = max(self.start, self.size - _CHUNK_BYTES)
+        with faults(self.path):
+            return os.pread(self._fd, self.size - start, start).rstrip(b"\n").rpartition(b"\n")[2]
 
     def append(self, data: bytes) -> None:
         """Write whole lines at the end, all or none of them."""

@@ -11,7 +11,7 @@ from typing import Any
 from mpt.errors import Problem, RecordError
 from mpt.record.faults import faults
 from mpt.record.folder import EVALS, EVENTS, MARKERS, SCHEMAS, STEPS, holds_run, replace_file, sync_folder
-from mpt.record.lines import Lines, header, history, last_line
+from mpt.record.lines import Lines, header, history
 from mpt.record.lock import claim
 from mpt.record.steps import step_lines
 from mpt.record.strict import dumps
@@ -43,10 +43,12 @@ class RunWriter:
             raise RecordError(Problem(str(dir), f"holds no {STEPS}", "give the folder of a run, or start a new one"))
         writer = cls.__new__(cls)
         writer._open(dir, fresh=False)
-        torn = {lines.path.name: cut for lines in writer._files.values() if (cut := lines.repair())}
-        for lines in writer._files.values():
-            lines.check_header()
-        writer._last_step = writer._recorded_step()
+        try:
+            torn = {lines.path.name: cut for lines in writer._files.values() if (cut := lines.repair())}
+            writer._last_step = writer._recorded_step()
+        except RecordError:
+            writer.close()
+            raise
         writer._unmark()
         if torn:
             writer.event("repaired", torn_bytes=torn)
@@ -154,9 +156,9 @@ class RunWriter:
 
     def _recorded_step(self) -> int:
         lines = self._files[STEPS]
-        if lines.size <= lines.start:
+        line = lines.last()
+        if not line:
             return 0
-        line = last_line(lines.path, lines.size)
         try:
             return int(json.loads(line)["step"])
         except (ValueError, KeyError, TypeError) as error:

@@ -237,7 +237,12 @@ def test_a_record_that_is_shorter_than_the_checkpoint_says_goes_on_and_tells_so(
         writer.truncate({"steps": size + 500, "evals": 0})
         assert writer.last_step == 1
     gap = lines(folder / "events.jsonl")[1]
-    assert (gap["kind"], gap["file"], gap["bytes"], gap["wanted_bytes"]) == ("record_gap", "steps.jsonl", size, size + 500)
+    assert (gap["kind"], gap["file"], gap["bytes"], gap["wanted_bytes"]) == (
+        "record_gap",
+        "steps.jsonl",
+        size,
+        size + 500,
+    )
 
 
 def test_an_offset_in_the_middle_of_a_line_is_refused(folder: Path) -> None:
@@ -279,9 +284,11 @@ def test_a_folder_without_a_run_can_not_be_reopened(tmp_path: Path) -> None:
 
 def test_a_record_of_another_schema_is_not_continued(folder: Path) -> None:
     RunWriter(folder).close()
-    (folder / "steps.jsonl").write_text('{"schema": "mpt.steps/2"}\n')
-    with pytest.raises(RecordError, match=r"mpt\.steps/2"):
-        RunWriter.reopen(folder)
+    for text in ('{"schema": "mpt.steps/2"}\n{"step":', "someone else's file"):
+        (folder / "steps.jsonl").write_text(text)
+        with pytest.raises(RecordError, match="line 1 is"):
+            RunWriter.reopen(folder)
+        assert (folder / "steps.jsonl").read_text() == text
 
 
 def test_history_of_an_older_run_is_copied_up_to_the_offset(tmp_path: Path) -> None:
@@ -349,7 +356,8 @@ def test_a_folder_that_vanished_while_running_is_a_fault(folder: Path) -> None:
 
 def test_two_processes_can_not_write_one_run(folder: Path) -> None:
     code = "import sys; from pathlib import Path; from mpt.record.writer import RunWriter\n"
-    code += "try: RunWriter.reopen(Path(sys.argv[1]))\nexcept Exception as e: print(type(e).__name__, e)\nelse: print('free')"
+    code += "try: RunWriter.reopen(Path(sys.argv[1]))\n"
+    code += "except Exception as e: print(type(e).__name__, e)\nelse: print('free')"
     root = Path(__file__).parents[2]
 
     def other() -> str:
