@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from mpt.config.ranges import STORED, WORDS
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
 from mpt.formats.table import FORMATS
@@ -81,7 +82,7 @@ def scaling_unused(cfg: RunConfig) -> Iterator[Problem]:
 def precision_roles(cfg: RunConfig) -> Iterator[Problem]:
     """Weights are stored in float32 or in the compute format; a master copy is float32, and of half weights."""
     p = cfg.precision
-    if p.param not in ("float32", p.compute) and {p.param, p.compute} <= FORMATS.keys():
+    if p.param in STORED and p.compute in FORMATS and p.param not in ("float32", p.compute):
         what = f"got `{p.param}` with precision.compute={p.compute}, want float32 or {p.compute}"
         yield Problem("precision.param", what, f"precision.param=float32 or precision.compute={p.param}")
     if p.master is not None and p.param == "float32":
@@ -167,9 +168,9 @@ def lengths(cfg: RunConfig) -> Iterator[Problem]:
 
 def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
     """Names that are reserved, refused so that nothing is left undone in silence."""
-    if cfg.numerics != "off":
+    if cfg.numerics in ("light", "full"):
         yield Problem("numerics", f"`{cfg.numerics}` is not in this version", "leave it at numerics=off")
-    if cfg.logger:
+    if set(cfg.logger) & set(WORDS["logger"]):
         yield Problem("logger", f"`{', '.join(cfg.logger)}` is not in this version", "steps.jsonl has every number")
     if cfg.debug.inject:
         yield Problem("debug.inject", "is not in this version", "leave it at []")

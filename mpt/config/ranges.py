@@ -70,13 +70,14 @@ RANGES: dict[str, Range] = {
 }
 """By dotted key; of a list, each number. Every other number need only be finite."""
 
-_STORED = tuple(name for name, row in FORMATS.items() if row.storage == name)
+STORED = tuple(name for name, row in FORMATS.items() if row.storage == name)
+"""Formats that tensors have; TF32 is a way to multiply."""
 
 WORDS: dict[str, tuple[str, ...]] = {
     "data.on_error": ("error", "skip"),
     "precision.backend": ("auto", "native", "emulated"),
     "precision.compute": tuple(FORMATS),
-    **dict.fromkeys(("precision.param", "precision.master", "precision.moment"), _STORED),
+    **dict.fromkeys(("precision.param", "precision.master", "precision.moment"), STORED),
     "optimizer.fused": ("auto", "true", "false"),
     "trainer.eval_precision": ("same", "fp32"),
     "trainer.channels_last": ("auto", "true", "false"),

@@ -71,7 +71,12 @@ def test_interpolations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "strategy", "init"),
-    [("fp16", "dynamic", 65536.0), ("fp16_master", "dynamic", 65536.0), ("bf16", "none", None), ("fp16_true", "none", None)],
+    [
+        ("fp16", "dynamic", 65536.0),
+        ("fp16_master", "dynamic", 65536.0),
+        ("bf16", "none", None),
+        ("fp16_true", "none", None),
+    ],
 )
 def test_scaling_auto_becomes_the_policys_strategy(precision: str, strategy: str, init: float | None) -> None:
     cfg = compose([f"precision={precision}"])
@@ -134,7 +139,9 @@ def test_a_mistake_gets_the_key_and_a_next_move(typed: str, where: str, text: st
 
 
 def test_all_problems_come_at_once_and_in_the_order_of_the_words() -> None:
-    found = problems("trainer.max_stepz=3", "precision=bf61", "optimizer.lr=-1", "modle=x", "seed=y", "model=torchvision")
+    found = problems(
+        "trainer.max_stepz=3", "precision=bf61", "optimizer.lr=-1", "modle=x", "seed=y", "model=torchvision"
+    )
     assert list(found) == ["trainer.max_stepz", "precision", "optimizer.lr", "modle", "seed", "model.arch"]
 
 
@@ -210,3 +217,11 @@ def test_composition_leaves_the_folder_and_the_working_directory_alone(
     compose(["precision=bf16"])
     assert Path.cwd() == tmp_path
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["name: [\n", "name: x\nname: y\n", "- a\n- b\n", "defaults: [nothing]\nname: x\n"])
+def test_a_broken_yaml_of_the_user_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="model"):
+        compose(["model=mine"], str(tmp_path))

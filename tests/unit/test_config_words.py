@@ -31,13 +31,31 @@ def test_any_text_reads_back_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1e5", "007", "1E234", "true", "0x10", "a=b", "a,b", "a b", "ü", "/a/b=c,d ü/e", "[a", "{a", "it's", 'say "x"', "\\"],
+    [
+        "1e5",
+        "007",
+        "1E234",
+        "true",
+        "0x10",
+        "a=b",
+        "a,b",
+        "a b",
+        "ü",
+        "/a/b=c,d ü/e",
+        "[a",
+        "{a",
+        "it's",
+        'say "x"',
+        "\\",
+    ],
 )
 def test_awkward_text_reads_back_unchanged(text: str) -> None:
     assert read_back("resume", text) == text
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("'a b'", "a b"), ('"007"', "007"), (r"a\=b\,c", "a=b,c"), ("null", None)])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("'a b'", "a b"), ('"007"', "007"), (r"a\=b\,c", "a=b,c"), ("null", None)]
+)
 def test_text_that_is_quoted_for_hydra_already_is_left_to_hydra(typed: str, meant: str | None) -> None:
     assert read_back("name", typed) == meant
 
@@ -95,6 +113,8 @@ def test_a_broken_list_comes_back_with_the_form_of_lists() -> None:
 
 
 def test_words_to_hydra_are_refused_in_a_plain_run() -> None:
-    with pytest.raises(ConfigError, match=r"hydra\.run\.dir: does nothing in a plain run\n  hint: .*run_dir=") as caught:
+    with pytest.raises(
+        ConfigError, match=r"hydra\.run\.dir: does nothing in a plain run\n  hint: .*run_dir="
+    ) as caught:
         words.refuse_hydra_words(["seed=1", "hydra.run.dir=x", "hydra/launcher=basic"])
     assert [p.where for p in caught.value.problems] == ["hydra.run.dir", "hydra/launcher"]

@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from mpt.config.catalog import recipes
 from mpt.config.compose import groups, keys, words
@@ -52,6 +53,7 @@ class _Composer:
         self.hydra = hydra
         self.problems: list[Problem] = []
         self.order: dict[str, int] = {}
+        self.given: set[str] = set()
         self.groups = hydra.groups()
 
     def run(self, typed: list[words.Word]) -> Composition:
@@ -111,7 +113,7 @@ class _Composer:
     def _composed(self, lines: list[str]) -> DictConfig | None:
         try:
             return self.hydra.compose(lines)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             text = " ".join(f"{error}{cause}".split())
             self.problems.append(Problem("configuration", text, "look at the YAML that it names"))
@@ -150,6 +152,7 @@ class _Composer:
     def _update(self, cfg: DictConfig, word: words.Word, value: Any) -> None:
         try:
             OmegaConf.update(cfg, word.key, value, merge=True, force_add=word.key.count(".") > 1)
+            self.given.add(word.key)
         except OmegaConfBaseException as error:
             self.problems.append(Problem(word.key, f"got `{word.text}`", str(error).splitlines()[0]))
 
@@ -191,7 +194,8 @@ class _Composer:
         if preset not in known:
             self.problems.append(Problem("precision.scaling", f"got `{preset}`", did_you_mean(preset, known)))
             preset = "none"
-        given = {key: value for key, value in cfg.scaling.items_ex(resolve=False) if value is not None}
+        values = dict(cfg.scaling.items_ex(resolve=False))
+        given = {k: v for k, v in values.items() if v is not None or f"scaling.{k}" in self.given}
         merged = OmegaConf.merge(self.hydra.entry("scaling", preset), {**given, "name": preset})
         with open_dict(cfg):
             cfg.scaling = OmegaConf.merge(cfg.scaling, merged)

@@ -1,0 +1,218 @@
+"""Rules over a whole configuration: each refuses what it should, names the key, and lets the rest pass."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mpt.config._places import MIN_FREE_BYTES
+from mpt.config.check import check, require
+from mpt.config.compose import compose
+from mpt.config.ranges import RANGES, SCALE, Range
+from mpt.config.schema import RunConfig
+from mpt.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def found(*typed: str) -> dict[str, str]:
+    """Text of each problem by where it is."""
+    return {p.where: f"{p.what} | {p.hint}" for p in check(compose(list(typed)))}
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        [],
+        *(
+            [f"precision={p}"]
+            for p in ("tf32", "bf16", "fp16", "bf16_true", "fp16_true", "fp16_master", "apex_o1", "apex_o2", "apex_o3")
+        ),
+        ["precision=fp16", "scaling=none"],  # allowed: the share of gradients that became zero is measured
+        ["precision=fp16", "scaling=static", "scaling.init_scale=0.125"],
+        ["precision=fp16", "scaling.min_scale=null", "scaling.max_scale=null"],
+        ["precision=bf16", "optimizer=lbfgs"],
+        ["task=classification", "task.loss=bce"],
+        ["task=classification", "task.loss=bce_with_logits", "precision=fp16"],
+        ["trainer.max_steps=10", "schedule.warmup=10"],
+        ["device=cuda:3"],
+        ["data.std=[0.1]", "data.mean=[0.0]"],
+    ],
+)
+def test_what_makes_sense_passes(typed: list[str]) -> None:
+    assert found(*typed) == {}
+
+
+@pytest.mark.parametrize(
+    ("typed", "where", "text"),
+    [
+        *(
+            (f"precision={p} scaling={s}", f"scaling={s} with precision={p}", "has the range of float32")
+            for p in ("fp32", "tf32", "bf16", "bf16_true")
+            for s in ("static", "dynamic")
+        ),
+        ("precision=fp16_true scaling=dynamic", "scaling=dynamic with precision=fp16_true", "can't be unscaled"),
+        ("precision=fp16 optimizer=lbfgs", "optimizer=lbfgs with precision=fp16", "use precision=bf16 or fp32"),
+        ("precision=fp16_true optimizer=lbfgs", "optimizer=lbfgs with precision=fp16_true", "L-BFGS"),
+        ("optimizer=lbfgs optimizer.weight_decay=0.1", "optimizer.weight_decay", "has no weight decay"),
+        ("optimizer=sgd optimizer.nesterov=true optimizer.momentum=0", "optimizer.nesterov", "without momentum"),
+        ("precision=fp16 scaling.min_scale=8 scaling.max_scale=4", "scaling.min_scale", "above scaling.max_scale=4"),
+        ("precision=fp16 scaling.init_scale=0.5", "scaling.init_scale", "below scaling.min_scale=1"),
+        ("precision=fp16 scaling.init_scale=2e9", "scaling.init_scale", "raise the ceiling too"),
+        ("precision=fp16 scaling=static scaling.init_scale=null", "scaling.init_scale", "starts from a number"),
+        ("precision=fp16 scaling.hysteresis=null", "scaling.hysteresis", "scaling=dynamic needs a number"),
+        ("precision=fp16 scaling=static scaling.growth_factor=2", "scaling.growth_factor", "has no use for"),
+        ("precision=bf16 scaling.init_scale=8", "scaling.init_scale", "has no use for | leave it away"),
+        ("precision=bf16 precision.param=float16", "precision.param", "want float32 or bfloat16"),
+        ("precision=fp16 precision.master=float32", "precision.master", "but the weights are float32"),
+        ("precision=fp16_true precision.master=float16", "precision.master", "want float32 or null"),
+        ("precision.compute=float17", "precision.compute", "want one of float32, tfloat32, bfloat16, float16"),
+        ("precision.param=tfloat32", "precision.param", "want one of float32, bfloat16, float16"),
+        ("precision.backend=natve", "precision.backend", "did you mean `native`?"),
+        ("precision.keep=[norms]", "precision.keep", "did you mean `norm`?"),
+        ("precision.layers=[{match:x,format:float33}]", "precision.layers[0].format", "did you mean `float32`"),
+        ("precision.layers=[{match:'re:(',format:float32}]", "precision.layers[0].match", "is no regular expression"),
+        ("precision=tf32 precision.layers=[{match:x,format:float32}]", "precision.layers[0]", "one switch"),
+        *(
+            (f"task=classification task.loss=bce precision={p}", "task.loss=bce", "use task.loss=bce_with_logits")
+            for p in ("bf16", "fp16", "bf16_true", "fp16_true", "fp16_master")
+        ),
+        ("task=classification task.loss=mes", "task.loss", "did you mean `mse`?"),
+        ("task.loss_weight=0", "task.loss_weight", "nothing would be trained"),
+        ("trainer.accumulate=0", "trainer.accumulate", "got 0, want a number ≥ 1"),
+        ("trainer.max_steps=5 schedule.warmup=6", "schedule.warmup", "longer than the run: trainer.max_steps=5"),
+        ("trainer.patience=2 trainer.eval_every=0", "trainer.patience", "never acts"),
+        ("trainer.eval_precision=fp16", "trainer.eval_precision", "want one of same, fp32"),
+        ("trainer.ema_decay=1", "trainer.ema_decay", "got 1.0, want a number > 0 and < 1"),
+        ("optimizer.lr=nan", "optimizer.lr", "got nan, want a finite number > 0"),
+        ("optimizer.lr=inf", "optimizer.lr", "got inf, want a finite number > 0"),
+        ("task.loss_weight=-inf", "task.loss_weight", "got -inf, want a finite number"),
+        ("optimizer.betas=[0.9,1.0]", "optimizer.betas", "got 1.0, want a number ≥ 0 and < 1"),
+        ("optimizer.eps=small", "optimizer.eps", "got `small`, want a number ≥ 0"),
+        ("data.std=[0.1,0]", "data.std", "got 0.0, want a number > 0"),
+        ("data.mean=[nan]", "data.mean", "got nan, want a finite number"),
+        ("data.on_error=ignore", "data.on_error", "want one of error, skip"),
+        ("seed=-1", "seed", "got -1, want a number ≥ 0 and < 9.22337203685478e+18"),
+        ("device=gpu", "device", "did you mean `cuda`?"),
+        ("device=cuda:x", "device", "want auto, cpu, cuda, cuda:N or mps"),
+        ("resume=auto", "resume", "looks in run_dir, which is not given"),
+        ("resume=nowhere", "resume", "`nowhere` does not exist"),
+        ("init_from=nowhere", "init_from", "`nowhere` does not exist"),
+        ("resume=. init_from=.", "resume, init_from", "both are given"),
+        ("numerics=full", "numerics", "not in this version"),
+        ("logger=tensorboard", "logger", "not in this version"),
+        ("logger=tensorbord", "logger", "did you mean `tensorboard`?"),
+        ("distributed.nproc=2", "distributed.nproc", "one process"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(typed: str, where: str, text: str) -> None:
+    problems = found(*typed.split())
+    assert text in problems.get(where, f"nothing at {where}: {problems}")
+
+
+def test_all_rules_speak_at_once() -> None:
+    problems = found(
+        *("precision=bf16", "scaling=dynamic", "optimizer.lr=nan", "device=gpu", "trainer.accumulate=0"),
+        *("trainer.max_steps=3", "schedule.warmup=9", "resume=nowhere"),
+    )
+    assert set(problems) == {
+        *("optimizer.lr", "trainer.accumulate", "scaling=dynamic with precision=bf16"),
+        *("schedule.warmup", "device", "resume"),
+    }
+
+
+def test_require_raises_with_everything() -> None:
+    with pytest.raises(ConfigError, match="2 problems"):
+        require(compose(["optimizer.lr=-1", "device=gpu"]))
+
+
+def test_nothing_is_written_by_checking(tmp_path: Path) -> None:
+    check(compose(["run_dir=outputs/mine", "checkpoint.dir=elsewhere"]))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_new_or_an_empty_run_folder_passes(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert found("run_dir=new") == found("run_dir=empty") == {}
+
+
+def test_a_folder_of_something_else_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").touch()
+    assert "is not empty and holds no run" in found("run_dir=photos")["run_dir"]
+    assert "is not empty and holds no run" in found("run_dir=photos", "resume=auto")["run_dir"]
+
+
+def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is a file" in found("run_dir=file")["run_dir"]
+
+
+def test_a_folder_that_holds_a_run_needs_resume(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "steps.jsonl").touch()
+    assert "resume=auto goes on with it" in found("run_dir=old")["run_dir"]
+    assert found("run_dir=old", "resume=auto") == {}
+
+
+def test_too_little_disk_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=MIN_FREE_BYTES - 1))
+    problem = found("run_dir=a/b/c")["run_dir"]
+    assert f"256 MiB are free at `{tmp_path}`, want 256 or more" in problem
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=MIN_FREE_BYTES))
+    assert found("run_dir=a/b/c") == {}
+
+
+def test_a_place_that_can_not_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "can't be written to" in found("checkpoint.dir=x")["checkpoint.dir"]
+
+
+def test_a_yaml_that_names_no_code_is_told() -> None:
+    cfg = compose([])
+    cfg.model.name = "small_cn"
+    assert [(p.where, "did you mean `small_cnn`?" in p.hint) for p in check(cfg)] == [("model.name", True)]
+
+
+def test_a_missing_data_folder_is_found_by_the_data_set() -> None:
+    problems = found("data=image_folder", "data.root=nowhere")
+    assert list(problems) == ["data.root"]
+    assert "nowhere" in problems["data.root"]
+
+
+def _at(cfg: RunConfig, key: str, value: object) -> RunConfig:
+    group, _, leaf = key.partition(".")
+    if not leaf:
+        return replace(cfg, **{group: value})
+    return replace(cfg, **{group: replace(getattr(cfg, group), **{leaf: value})})
+
+
+@pytest.mark.parametrize(
+    "key", ["trainer.accumulate", "data.batch_size", "checkpoint.keep", "trainer.log_every", "seed"]
+)
+def test_the_ends_of_a_range_are_where_the_schema_says(key: str) -> None:
+    least = RANGES[key].least
+    assert least is not None
+    cfg = compose([])
+    assert check(_at(cfg, key, int(least))) == []
+    assert [p.where for p in check(_at(cfg, key, int(least) - 1))] == [key]
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [
+        (Range(least=1), [1, 2, 1e30], [0.999, 0, -1]),
+        (Range(above=0, below=1), [5e-324, 0.5, 1 - 2**-53], [0, 1, -0.0]),
+        (SCALE, [2.0**-140, 2.0**127], [0.0, 2.0**127 * 1.001]),
+    ],
+)
+def test_a_range_holds_its_inside_only(interval: Range, inside: list[float], outside: list[float]) -> None:
+    assert all(interval.holds(x) for x in inside)
+    assert not any(interval.holds(x) for x in outside)
