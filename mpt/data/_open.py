@@ -119,7 +119,7 @@ def _image_table(
     into, _ = arrange(out, out)
     normalise = Normalise(plan, raw.scale, context.device)
     for start in range(0, len(labels), CHUNK):
-        chunk = torch.from_numpy(np.ascontiguousarray(images[start : start + CHUNK])).to(context.device)
+        chunk = torch.from_numpy(np.array(images[start : start + CHUNK], order="C")).to(context.device)
         x = normalise(chunk)
         into[start : start + CHUNK] = resized(x, plan) if resize else x
     return Table(out, torch.from_numpy(labels.astype(np.int64)).to(context.device))

@@ -58,16 +58,19 @@ def epoch_rows(seed: int, epoch: int, n: int, batch: int, rank: int, world: int)
     """
     order = permutation(seed, epoch, n)
     count = n // (batch * world)
+    rows: Indices
     if count == 0:
-        return order[n * rank // world : n * (rank + 1) // world].reshape(1, -1)
-    rows: Indices = order[: count * batch * world].reshape(count, world, batch)[:, rank]
+        rows = order[n * rank // world : n * (rank + 1) // world].reshape(1, -1)
+    else:
+        rows = order[: count * batch * world].reshape(count, world, batch)[:, rank]
     return rows
 
 
 def micro_indices(seed: int, micro: int, n: int, batch: int, rank: int, world: int) -> Indices:
     """Sample indices of micro-batch `micro`, counted from the start of the run over all epochs."""
     epoch, position = divmod(micro, batches_per_epoch(n, batch, world))
-    return epoch_rows(seed, epoch, n, batch, rank, world)[position]
+    indices: Indices = epoch_rows(seed, epoch, n, batch, rank, world)[position]
+    return indices
 
 
 def rank_span(n: int, rank: int, world: int) -> range:

@@ -68,10 +68,10 @@ def merged(cfg: DataConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def positive_options(cfg: DataConfig, keys: Mapping[str, Any]) -> list[Problem]:
-    """A problem for each option of `keys` that is a number less than 1."""
+    """A problem for each option of `keys` that is given and no whole number of at least 1."""
     given = {key: cfg.options[key] for key in keys if cfg.options.get(key) is not None}
     return [
         Problem(f"data.{key}", f"got {value}", "give a whole number, at least 1")
         for key, value in given.items()
-        if value < 1
+        if not isinstance(value, int) or value < 1
     ]

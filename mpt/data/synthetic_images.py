@@ -37,11 +37,13 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     counts = n, eval_count(options["n"], EVAL_FRAC)
     require_samples(cfg, *counts, context.world)
     shape = (wanted.channels or options["channels"], *plan_size(cfg, wanted, DEFAULT_SIZE, DEFAULT_SIZE))
-    store, finish = layout(context, shape)
+    _, finish = layout(context, shape)
     generator = torch.Generator(context.device).manual_seed(CONTENT_SEED)
 
     def table(count: int) -> Table:
-        inputs = torch.randn((count, *store), generator=generator, device=context.device)
+        inputs = torch.randn((count, *shape), generator=generator, device=context.device)
+        if context.channels_last:
+            inputs = inputs.permute(0, 2, 3, 1).contiguous()
         return Table(inputs, torch.randint(options["classes"], (count,), generator=generator, device=context.device))
 
     spec = DataSpec(
