@@ -27,6 +27,6 @@ def run(args: list[str]) -> int:
     if not words or words[0].startswith("-") or strays:
         what = f"`{strays[0]}` is no key=value" if strays else "wants the folder of a run"
         raise ConfigError(Problem("mpt eval", what, USAGE.splitlines()[0]))
-    from mpt.train.run import evaluate
+    from mpt.train.eval_run import evaluate
 
     return evaluate(words[0], words[1:], known.checkpoint)

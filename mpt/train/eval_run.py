@@ -1,0 +1,63 @@
+"""Evaluates a stored checkpoint as the run itself did."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+from mpt.build import Run, build
+from mpt.checkpoint import find, load
+from mpt.config import saved
+from mpt.errors import DataError, ExitCode, Problem
+from mpt.plan.facts import probe
+from mpt.precision.switches import flags
+from mpt.train.engine import make_engine
+from mpt.train.evaluate import evaluate as metrics_of
+from mpt.train.state import load_weights
+from mpt.train.threads import cpu_threads
+
+
+def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
+    """Prints the metrics of a run's newest valid checkpoint, or of `checkpoint`, under the run's configuration.
+
+    Raises: MptError where there is no such run or checkpoint, or its classes are not those of the data.
+    """
+    cfg = saved.load(Path(run_dir) / "config.yaml", overrides)
+    where = find(Path(checkpoint) if checkpoint else _checkpoints(Path(run_dir), cfg.checkpoint.dir))
+    state = load(where)
+    facts = probe(cfg.device)
+    with flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic):
+        run = build(cfg)
+        _same_classes(run, state["classes"], where)
+        with cpu_threads(cfg, run.plan):
+            engine = make_engine(run)
+            load_weights(run, state, str(where))
+            if engine.ema and state["ema"]:
+                engine.ema.load_state_dict(state["ema"])
+            average = engine.ema.in_place_of_weights() if engine.ema else nullcontext()
+            with average:
+                metrics = metrics_of(run.model, run.policy, run.task, run.data, cfg.trainer.eval_precision)
+        run.data.close()
+    told = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+    weights = "averaged weights" if engine.ema else "weights"
+    print(f"{told}  ({run.plan.data.n_eval} samples, {weights} of {where.name}, precision {_precision(run)})")
+    return ExitCode.FINISHED
+
+
+def _checkpoints(run_dir: Path, elsewhere: str | None) -> Path:
+    return Path(elsewhere) if elsewhere else run_dir
+
+
+def _precision(run: Run) -> str:
+    asked = run.cfg.trainer.eval_precision
+    m = run.plan.mechanism
+    return f"{run.cfg.precision.name}: {m.compute} {m.how}" if asked == "same" else asked
+
+
+def _same_classes(run: Run, trained: list[str], where: Path) -> None:
+    """Raises: DataError when the data's classes are not, in order, those that the model was trained on."""
+    now = list(run.plan.data.classes)
+    if now != trained:
+        differ = [f"{i}: {a} is now {b}" for i, (a, b) in enumerate(zip(trained, now, strict=False)) if a != b][:3]
+        what = f"{len(now)} classes, the checkpoint {where.name} knows {len(trained)}" + "".join(f"; {d}" for d in differ)
+        raise DataError(Problem("data", what, "evaluate on data with the training classes, in the same order"))
