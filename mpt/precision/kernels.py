@@ -52,7 +52,7 @@ def _differences(device: str, keep: frozenset[str]) -> Iterable[tuple[Any, _Kern
         yield from ((op, make(op, exclude)) for op in _ops(names) if _listed(op, key) != (kind in keep))
     yield from ((op, _in_compute(op, exclude, device)) for op in _ops(GEMM) if not _listed(op, key))
     yield from ((op, _in_widest(op, exclude)) for op in _ops(PROMOTE) if not _listed(op, key))
-    yield from ((op, _as_given(op, exclude)) for op in _ops(FOLLOW) if _listed(op, key))
+    yield from ((op, _there_and_back(op, exclude)) for op in _ops(FOLLOW) if _listed(op, key))
     yield from ((op, _refuse(name, hint)) for name, hint in REFUSED.items() for op in _ops([name]))
 
 
@@ -73,7 +73,8 @@ def _listed(op: Any, key: str) -> bool:
 def _in_float32(op: Any, exclude: DispatchKeySet) -> _Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _ExcludeDispatchKeyGuard(exclude):
-            return op(*[_cast(a, torch.float32) for a in args], **kwargs)
+            named = {k: _cast(a, torch.float32) for k, a in kwargs.items()}
+            return op(*[_cast(a, torch.float32) for a in args], **named)
 
     return kernel
 
@@ -93,6 +94,19 @@ def _in_widest(op: Any, exclude: DispatchKeySet) -> _Kernel:
             if any(t.dtype == torch.float32 for t in _tensors(args)):
                 args = tuple(_cast(a, torch.float32) for a in args)
             return op(*args, **kwargs)
+
+    return kernel
+
+
+def _there_and_back(op: Any, exclude: DispatchKeySet) -> _Kernel:
+    """Through float32, for which there is a kernel everywhere, to the format of the first operand."""
+
+    def kernel(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        with _ExcludeDispatchKeyGuard(exclude):
+            out = op(_cast(x, torch.float32), *[_cast(a, torch.float32) for a in args], **kwargs)
+            if isinstance(out, Tensor):
+                return out.to(x.dtype)
+            return tuple(o.to(x.dtype) if o.is_floating_point() else o for o in out)
 
     return kernel
 

@@ -72,27 +72,18 @@ def flags(cfg: PrecisionConfig, facts: DeviceFacts, deterministic: bool = False)
     depends on timing, is off with `deterministic`.
     """
     mechanism = resolve(cfg, facts)
-    tfloat32 = mechanism.compute == "tfloat32" and not mechanism.emulated
-    before = {name: _read(switch) for name, switch in _SWITCHES.items()}
-    try:
-        _set_tfloat32(tfloat32)
+    with _given_back(_SWITCHES):
+        _set_tfloat32(mechanism.compute == "tfloat32" and not mechanism.emulated)
         _set_others(deterministic, benchmark=facts.type == "cuda" and not deterministic)
         yield
-    finally:
-        for name, value in before.items():
-            if value is not None:
-                _SWITCHES[name].set(value)
 
 
 @contextmanager
 def tfloat32_switched(on: bool) -> Iterator[None]:
-    """TF32 on or off inside, on CUDA, for a module that a rule takes out of the policy."""
-    before = _tfloat32_is_on()
-    _set_tfloat32(on)
-    try:
+    """TF32 on or off inside, on CUDA: for a module that a rule takes out of the policy, or plain float32."""
+    with _given_back({**_LEGACY, **_PRECISION}):
+        _set_tfloat32(on)
         yield
-    finally:
-        _set_tfloat32(before)
 
 
 def observed() -> dict[str, Any]:
@@ -106,8 +97,16 @@ def tfloat32_allowed(convolution: bool) -> bool:
     return bool(own == "tf32")
 
 
-def _tfloat32_is_on() -> bool:
-    return tfloat32_allowed(convolution=False)
+@contextmanager
+def _given_back(switches: dict[str, _Switch]) -> Iterator[None]:
+    """These switches have their old values at the end; one that torch refuses to read is left to the newer ones."""
+    before = {name: _read(switch) for name, switch in switches.items()}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is not None:
+                switches[name].set(value)
 
 
 def _set_tfloat32(on: bool) -> None:
