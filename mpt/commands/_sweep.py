@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mpt.config.compose.sweep import Job, launch, plan_jobs
+from mpt.config.compose.sweep import Job, launch, plan_jobs, sweep_dir
 from mpt.config.schema import RunConfig
 from mpt.errors import ExitCode, MptError
 
@@ -71,11 +71,12 @@ def sweep(words: list[str], config_dir: str | None, argv: list[str]) -> int:
     Raises: ConfigError, with nothing written, when any job can't be had.
     """
     jobs = plan_jobs(words, config_dir)
+    folder = sweep_dir(words, config_dir)
     from mpt.train.run import train
 
     made = Sweep(train, argv)
     try:
-        launch(words, config_dir, jobs, made.run)
+        launch(words, config_dir, jobs, folder, made.run)
     except Stopped:
         pass
     except KeyboardInterrupt:

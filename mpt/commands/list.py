@@ -31,7 +31,6 @@ KIND: models, data, precisions, scalings, optimizers, schedules, tasks, formats,
 def run(args: list[str]) -> int:
     """Prints one kind."""
     from mpt.commands import _flags
-    from mpt.commands._console import print_json
 
     flags = _flags.read("mpt list", args, json=True)
     if flags.help or not flags.words:
@@ -47,6 +46,8 @@ def run(args: list[str]) -> int:
         raise ConfigError(Problem("mpt list", f"got `{wrong}`, want one kind", did_you_mean(wrong, list(KINDS))))
     document = KINDS[kind](flags.config_dir)
     if flags.json:
+        from mpt.commands._console import print_json
+
         print_json({"schema": "mpt.list/1", "kind": kind, **document})
     else:
         _print(kind, document)

@@ -20,13 +20,17 @@ Task = Callable[[Any], None]
 def run_hydra(args: list[str], task: Task | None = None) -> None:
     """Hydra's main with `args` for its command line; `task` runs once for each job.
 
-    Raises: SystemExit where Hydra ends the program.
+    Raises: SystemExit with a code other than 0 where Hydra gives up.
     """
     for name in recipes():
         store_recipe(name)
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     with _argv(["mpt", *args]):
-        main(task or _no_task)()
+        try:
+            main(task or _no_task)()
+        except SystemExit as end:
+            if end.code:  # Hydra's help ends the program with 0, which is for the caller to do
+                raise
 
 
 def requoted(args: list[str], multirun: bool) -> list[str]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from mpt.config.check import check
 from mpt.config.compose import words
@@ -104,26 +106,43 @@ def _placed(problem: Problem, numbers: list[int], rows: list[tuple[str, ...]]) -
     return replace(problem, what=f"{problem.what} (in job {numbers[0]}: {' '.join(rows[numbers[0]])})")
 
 
-def launch(typed: list[str], config_dir: str | None, jobs: list[Job], run: Callable[[Job, Path], None]) -> Path:
-    """Hands the jobs to Hydra's launcher; `run` gets each with its folder. The sweep's folder."""
-    hydra_words = [raw for raw in typed if words.split(raw).hydra]
-    with session(config_dir) as hydra:
-        folder = Path(str(hydra.compose(hydra_words)["hydra"]["sweep"]["dir"]))
+def sweep_dir(typed: list[str], config_dir: str | None) -> Path:
+    """Where the sweep will lie; nothing is made.
+
+    Raises: ConfigError for words to Hydra that it does not take, and for a named folder that is in use.
+    """
+    to_hydra = [raw for raw in typed if words.split(raw).hydra]
+    try:
+        with session(config_dir) as hydra:
+            folder = Path(str(hydra.compose(requoted(to_hydra, multirun=True))["hydra"]["sweep"]["dir"]))
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        raise ConfigError(
+            Problem(" ".join(to_hydra), str(cause).splitlines()[0], "see `mpt train --cfg hydra`")
+        ) from None
+    if _names(typed, "hydra.sweep.dir") and folder.exists() and any(folder.iterdir()) and not _names(typed, "resume"):
+        hint = "name a new one, or go on with its jobs: resume=auto"
+        raise ConfigError(Problem("hydra.sweep.dir", f"`{folder}` is not empty", hint))
+    return folder
+
+
+def launch(
+    typed: list[str], config_dir: str | None, jobs: list[Job], folder: Path, run: Callable[[Job, Path], None]
+) -> None:
+    """Hands the jobs to Hydra's launcher; `run` gets each with its own folder below `folder`."""
     if not _names(typed, "hydra.sweep.dir"):
         folder = _fresh(folder)
 
     def task(_: object) -> None:
-        from hydra.core.hydra_config import HydraConfig
-
         own = HydraConfig.get()
         job = jobs[own.job.num]
         assert tuple(own.overrides.task) == job.words, "Hydra and plan_jobs multiply out alike"
         run(job, Path(own.runtime.output_dir))
 
     place = [] if config_dir is None else ["--config-dir", config_dir]
-    own_words = [w for w in requoted(typed, multirun=True) if not w.startswith("hydra.sweep.dir=")]
-    run_hydra(["--multirun", *place, *own_words, f"hydra.sweep.dir={words.quoted(str(folder), False)}"], task)
-    return folder
+    others = [raw for raw in typed if words.split(raw).key != "hydra.sweep.dir"]
+    where = f"hydra.sweep.dir={words.quoted(str(folder), False)}"
+    run_hydra(["--multirun", *place, *requoted(others, multirun=True), where], task)
 
 
 def _fresh(folder: Path) -> Path:

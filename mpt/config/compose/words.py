@@ -17,7 +17,12 @@ from hydra.errors import HydraException
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
-PATH_KEYS = frozenset({"run_dir", "resume", "init_from", "data.root", "checkpoint.dir", "model.path", "data.path"})
+PATH_KEYS = frozenset(
+    {
+        *("run_dir", "resume", "init_from", "data.root", "checkpoint.dir", "model.path", "data.path"),
+        *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"),
+    }
+)
 """Text that is never split at commas."""
 
 _SHAPE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<rest>=(?P<text>.*))?\Z", re.DOTALL)
@@ -85,7 +90,7 @@ def quoted(text: str, may_sweep: bool) -> str:
 
 def quote_word(word: Word, text: bool, multirun: bool) -> str:
     """The word as Hydra is to see it."""
-    if not text or word.text is None or word.hydra:
+    if not text or word.text is None:
         return word.raw
     sweeps = multirun and (word.key not in PATH_KEYS or bool(_SWEEP_CALL.match(word.text)))
     return f"{word.sign}{word.key}={quoted(word.text, sweeps)}"

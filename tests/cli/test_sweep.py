@@ -1,0 +1,160 @@
+"""Sweeps: every job is checked before the first starts, and one that fails does not stop the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpt.train.run
+from mpt.cli import main
+from mpt.config.compose.sweep import plan_jobs
+from mpt.config.schema import RunConfig
+from mpt.errors import ExitCode, ModelError, Problem
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Trainer:
+    """Stands in for training: notes what it was given, and ends each run as told for its precision."""
+
+    def __init__(self, endings: dict[str, Any] | None = None) -> None:
+        self.endings = endings or {}
+        self.given: list[RunConfig] = []
+
+    def __call__(self, cfg: RunConfig, argv: list[str]) -> int:
+        self.given.append(cfg)
+        ending = self.endings.get(cfg.precision.name, 0)
+        if isinstance(ending, BaseException):
+            raise ending
+        return int(ending)
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def install(**endings: Any) -> Trainer:
+        made = Trainer(endings)
+        monkeypatch.setattr(mpt.train.run, "train", made)
+        return made
+
+    return install
+
+
+def rows(err: str) -> list[list[str]]:
+    """The final table's lines, split at wide gaps."""
+    lines = err.split("jobs ran")[1].splitlines()[2:]
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines if line.strip()]
+
+
+def test_comma_lists_multiply_out_in_hydras_order(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = trainer()
+    assert main(["train", "-m", "precision=fp32,bf16", "seed=range(0,2)", "name=1e5"]) == ExitCode.FINISHED
+    assert [(c.precision.name, c.seed, c.name) for c in seen.given] == [
+        *(("fp32", 0, "1e5"), ("fp32", 1, "1e5"), ("bf16", 0, "1e5"), ("bf16", 1, "1e5"))
+    ]
+
+
+def test_each_job_gets_its_own_folder_under_the_sweeps(trainer: Any, tmp_path: Path) -> None:
+    seen = trainer()
+    main(["train", "-m", "precision=fp32,bf16"])
+    main(["train", "-m", "precision=fp32,bf16"])  # in the same second, as like as not
+    folders = [Path(str(c.run_dir)) for c in seen.given]
+    assert len(set(folders)) == 4
+    assert [folder.name for folder in folders] == ["0", "1", "0", "1"]
+    for folder in folders:
+        assert folder.is_dir()
+        assert folder.parent.parent.parent == tmp_path / "outputs" / "sweeps"
+        assert (folder.parent / "multirun.yaml").is_file()
+
+
+def test_the_sweeps_folder_can_be_named(trainer: Any, tmp_path: Path) -> None:
+    seen = trainer()
+    assert main(["train", "--multirun", "seed=1,2", "hydra.sweep.dir=a=b, ü"]) == 0
+    assert [c.run_dir for c in seen.given] == [str(tmp_path / "a=b, ü" / n) for n in "01"]
+
+
+def test_a_named_folder_that_is_in_use_is_refused(
+    trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old" / "0").mkdir(parents=True)
+    trainer()
+    assert main(["train", "-m", "seed=1,2", "hydra.sweep.dir=old"]) == ExitCode.REFUSED
+    assert "hydra.sweep.dir: `old` is not empty" in capsys.readouterr().err
+    assert main(["train", "-m", "seed=1,2", "hydra.sweep.dir=old", "resume=auto"]) == ExitCode.FINISHED
+
+
+def test_a_failing_job_does_not_stop_the_others(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer(bf16=3, tf32=ModelError(Problem("model", "does not fit")), fp16=ZeroDivisionError("bug"))
+    code = main(["train", "-m", "precision=fp32,bf16,tf32,fp16,bf16_true"])
+    err = capsys.readouterr().err
+    assert code == ExitCode.JOBS_FAILED
+    assert [row[1:4] for row in rows(err)] == [
+        ["precision=fp32", "finished", "0"],
+        ["precision=bf16", "diverged", "3"],
+        ["precision=tf32", "refused", "2"],
+        ["precision=fp16", "bug in mpt", "1"],
+        ["precision=bf16_true", "finished", "0"],
+    ]
+    assert "model: does not fit" in err
+    assert "ZeroDivisionError: bug" in err
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [(130, ExitCode.SIGINT), (143, ExitCode.SIGTERM), (KeyboardInterrupt(), ExitCode.SIGINT)]
+)
+def test_an_interrupt_ends_the_sweep(ending: Any, code: int, trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = trainer(bf16=ending)
+    assert main(["train", "-m", "precision=fp32,bf16,tf32"]) == code
+    assert len(seen.given) == 2
+    assert "2 of 3 jobs ran" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (["precision=fp32,bf61"], "precision: got `bf61` (in job 1: precision=bf61)\n  hint: did you mean `bf16`?"),
+        (["precison=fp32,bf16"], "precison: no such key or group\n  hint: did you mean `precision`?"),
+        (["precision=bf16,fp16", "scaling=dynamic"], "there is nothing to scale (in job 0: precision=bf16"),
+        (["seed=1,2", "trainer.accumulate=0"], "trainer.accumulate: got 0, want a number ≥ 1\n"),
+        (["seed=1,2", "run_dir=x"], "run_dir: has no place in a sweep"),
+        (["seed=1,2", "hydra/launcher=joblib"], "one after another"),
+        (["optimizer.lr=interval(0,1)"], "sweep over a list"),
+        (["seed=1,2", "foo"], "foo: is no key=value"),
+        (["seed=1,2", "hydra.sweep.dri=x"], "hydra.sweep.dri=x: Key 'dri' not in 'SweepDir'"),
+        (["seed=1,2", "hydra.verbose=[x"], "hydra.verbose=[x: "),
+    ],
+)
+def test_a_sweep_with_a_mistake_starts_nothing(
+    typed: list[str], text: str, trainer: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    seen = trainer()
+    assert main(["train", "-m", *typed]) == ExitCode.REFUSED
+    assert text in capsys.readouterr().err
+    assert seen.given == []
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_problem_of_every_job_is_told_once(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer()
+    main(["train", "-m", "seed=1,2,3", "modle=x", "trainer.acumulate=3"])
+    err = capsys.readouterr().err
+    assert err.startswith("2 problems\n")
+    assert err.count("modle") == 1
+
+
+def test_paths_with_commas_are_no_sweep() -> None:
+    (job,) = plan_jobs(["checkpoint.dir=a,b"], None)
+    assert job.config.checkpoint.dir == "a,b"
+    assert [j.config.name for j in plan_jobs(["name=007,1e5"], None)] == ["007", "1e5"]
+
+
+def test_the_users_folder_takes_part_in_sweeps(trainer: Any, tmp_path: Path) -> None:
+    (tmp_path / "own" / "schedule").mkdir(parents=True)
+    (tmp_path / "own" / "schedule" / "mine.yaml").write_text("# Mine.\nname: exponential\ngamma: 0.5\n")
+    seen = trainer()
+    assert main(["train", "-m", "--config-dir", "own", "schedule=mine,cosine"]) == 0
+    assert [c.schedule.name for c in seen.given] == ["exponential", "cosine"]

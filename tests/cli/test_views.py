@@ -1,0 +1,169 @@
+"""Hydra's own flags, lists and the doctor: what they print can be read by programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpt.cli import main
+from mpt.commands.list import GROUPS, KINDS
+from mpt.config import catalog
+from mpt.config.compose import compose
+from mpt.config.flat import flatten
+from mpt.formats.table import FORMATS
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def output(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(list(args)) == 0
+    return capsys.readouterr().out
+
+
+def test_cfg_job_prints_what_a_run_would_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["precision=fp16", "name=007", "run_dir=/a/b=c,d ü", "scaling.init_scale=8", "model=gpt"]
+    shown = yaml.safe_load(output(capsys, "train", "--cfg", "job", *typed))
+    given = flatten(compose(typed))
+    assert shown["name"] == "007"
+    assert shown["run_dir"] == "/a/b=c,d ü"
+    flat = {f"{g}.{k}": v for g, part in shown.items() if isinstance(part, dict) for k, v in part.items()}
+    flat |= {key: value for key, value in shown.items() if not isinstance(value, dict)}
+    assert flat == {key: value for key, value in given.items() if key not in ("model.choice", "recipe")}
+
+
+def test_cfg_job_takes_a_part_and_resolves_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output(capsys, "train", "--cfg", "job", "--package", "model", "model.width=${seed}", "seed=5")
+    assert shown.startswith("# @package model\n")
+    assert "${seed}" in shown
+    resolved = output(capsys, "train", "--cfg", "job", "-p", "model", "--resolve", "model.width=${seed}", "seed=5")
+    assert yaml.safe_load(resolved)["width"] == 5
+
+
+def test_a_part_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--cfg", "job", "--package", "modle"]) == 2
+    assert "no `modle` in the configuration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--cfg", "hydra"], "\n  sweep:\n    dir: outputs/sweeps/"),
+        (["--cfg", "all"], "\nseed: 0\n"),
+        (["--info", "defaults", "model=gpt"], "model/gpt"),
+        (["--info", "searchpath"], "pkg://hydra.conf"),
+    ],
+)
+def test_hydras_own_views_work(args: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert text in output(capsys, "train", *args)
+    assert not any(tmp_path.iterdir())
+
+
+def test_hydras_help_about_itself_works(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "hydra/launcher: " in output(capsys, "train", "--hydra-help")
+
+
+def test_train_help_shows_choices_and_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "train", "--help", "model=gpt", "name=a=b")
+    assert "precision: " in out
+    assert "name: a=b" in out
+    assert "name: gpt" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mpt ", {"train", "plan", "eval", "report", "list", "doctor"}),
+        ("mpt tr", {"train"}),
+        ("mpt train prec", {"precision=", "precision."}),
+        ("mpt train precision=b", {"precision=bf16", "precision=bf16_true"}),
+        ("mpt plan precision=b", {"precision=bf16", "precision=bf16_true"}),
+        ("mpt train model=gpt model.h", {"model.heads="}),
+        ("mpt train trainer.max_s", {"trainer.max_steps="}),
+        ("mpt list ", set(KINDS)),
+        ("mpt report ", set()),
+    ],
+)
+def test_tab_completion_knows_commands_choices_and_keys(
+    line: str, expected: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    assert set(output(capsys, "-sc", "query=bash").split()) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_completion_installs_for_mpt(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script = output(capsys, "--shell-completion", f"install={shell}")
+    assert "-sc query=" in script
+    assert "mpt" in script
+
+
+@pytest.mark.parametrize("kind", sorted(GROUPS))
+def test_a_list_describes_every_choice(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(output(capsys, "list", kind, "--json"))
+    assert document["schema"] == "mpt.list/1"
+    entries = {entry["name"]: entry for entry in document["entries"]}
+    assert {n: e["description"] for n, e in entries.items()} == catalog.choices(GROUPS[kind])
+    assert all(entry["select"] == f"{GROUPS[kind]}={name}" for name, entry in entries.items())
+    if kind == "models":
+        assert {"resnet18", "vit_b_16"} <= set(document["torchvision"])
+
+
+def test_the_list_of_models_names_torchvisions_for_people_too(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "list", "models")
+    assert "model=small_cnn" in out
+    assert "wide_resnet50_2" in out
+
+
+def test_formats_are_listed_with_their_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["name"]: row for row in json.loads(output(capsys, "list", "formats", "--json"))["entries"]}
+    assert set(rows) == set(FORMATS)
+    assert rows["float16"]["max"] == 65504.0
+    assert rows["float16"]["min_subnormal"] == 2.0**-24
+    assert rows["bfloat16"]["min_subnormal"] == 2.0**-133
+
+
+def test_the_users_folder_appears_in_lists(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "own" / "schedule").mkdir(parents=True)
+    (tmp_path / "own" / "schedule" / "mine.yaml").write_text("# Mine.\nname: constant\n")
+    assert "Mine." in output(capsys, "list", "schedules", "--config-dir", "own")
+
+
+def test_list_without_a_kind_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "list")
+    assert all(kind in out for kind in KINDS)
+
+
+def test_the_doctor_reports_versions_formats_and_measured_speed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpt.commands.doctor.BUDGET_S", 0.05)
+    document: dict[str, Any] = json.loads(output(capsys, "doctor", "--json", "device=cpu"))
+    assert document["schema"] == "mpt.doctor/1"
+    assert document["packages"]["torch"]
+    (device,) = document["devices"]
+    assert device["type"] == "cpu"
+    formats = {row["format"]: row for row in device["formats"]}
+    assert set(formats) == set(FORMATS)
+    assert formats["float32"]["how"] == "native"
+    assert formats["float32"]["matmul_tflops"] > 0
+    assert formats["tfloat32"]["matmul_tflops"] is None
+    assert all(row["reason"] for row in formats.values())
+
+
+def test_the_doctor_says_when_a_device_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "device=cuda:99"]) == 2
+    assert "device: got `cuda" in capsys.readouterr().err
+
+
+def test_the_doctor_speaks_to_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpt.commands.doctor.BUDGET_S", 0.01)
+    out = output(capsys, "doctor", "device=cpu")
+    assert "hydra-core" in out
+    assert "bfloat16" in out
