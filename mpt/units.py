@@ -28,8 +28,6 @@ def seconds_text(seconds: float) -> str:
 
 def number_text(number: float, digits: int = 4) -> str:
     """A figure with few digits; whole ones with separators; `nan` and `inf` as such."""
-    if math.isfinite(number) and abs(number) >= 1000 and number == int(number):
-        return f"{int(number):,}"
-    if math.isfinite(number) and 10**digits <= abs(number) < 1e9:
+    if 1000 <= abs(number) < 1e9 or (math.isfinite(number) and number == int(number) and abs(number) < 1e15):
         return f"{number:,.0f}"
     return f"{number:.{digits}g}"

@@ -52,6 +52,18 @@ def get(document: Any, *keys: str) -> Any:
     return document
 
 
+def mapping(document: Any, *keys: str) -> dict[str, Any]:
+    """The object at the path of keys; empty where there is none."""
+    value = get(document, *keys)
+    return value if isinstance(value, dict) else {}
+
+
+def objects(document: Any, *keys: str) -> list[dict[str, Any]]:
+    """The objects of the list at the path of keys; empty where there is none."""
+    value = get(document, *keys)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def number(document: Any, *keys: str) -> float | None:
     """The number at the path of keys, or None."""
     value = get(document, *keys)

@@ -21,11 +21,18 @@ _REDRAW_S = 0.1
 _STYLES = {"plain": "", "good": "green", "warning": "yellow", "error": "bold red"}
 
 
+class _Terminal(Terminal):
+    """A terminal whose loss is no reason to exit, which is what rich does by default."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class RichConsole:
     """A progress bar and the figures of the last log point under the lines that stay."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._terminal = Terminal(file=stream, highlight=False, markup=False, emoji=False)
+        self._terminal = _Terminal(file=stream, highlight=False, markup=False, emoji=False)
         shared = sys.stdout.isatty()  # else stdout goes to a file, where it has to stay
         self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=shared)
         self._last_s = float("-inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpt.record.reader import RunData
-from mpt.report.section import Section, clean, get, number
+from mpt.report.section import Section, clean, get, mapping, number
 from mpt.units import bytes_text
 
 _GROUPS = ("model", "data", "task", "precision", "scaling", "optimizer", "schedule")
@@ -48,7 +48,7 @@ def _choices(run: RunData) -> list[tuple[str, str]]:
 
 
 def _device(run: RunData) -> str:
-    device = _first(get(run.env, "device"), get(run.summary, "device"), get(run.plan, "device")) or {}
+    device = mapping(run.env, "device") or mapping(run.summary, "device") or mapping(run.plan, "device")
     told = f"{clean(device.get('type', 'unknown'))}: {clean(device.get('name', 'unknown'))}"
     memory, threads = number(device, "memory_bytes"), number(run.env, "cpu", "threads")
     told += f", {bytes_text(memory)}" if memory else ""
@@ -56,7 +56,7 @@ def _device(run: RunData) -> str:
 
 
 def _versions(run: RunData) -> str:
-    versions = _first(get(run.env, "versions"), get(run.summary, "versions")) or {}
+    versions = mapping(run.env, "versions") or mapping(run.summary, "versions")
     names = [name for name in ("mpt", "torch", "python") if name in versions]
     return ", ".join(f"{name} {clean(versions[name])}" for name in names) or "unknown"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from mpt.record.reader import RunData
-from mpt.report.section import Section, Table, Tone, clean, get, number, reason
+from mpt.report.section import Section, Table, Tone, clean, get, mapping, number, objects, reason
 
 _SHOWN_ROWS = 12
 
@@ -36,7 +35,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     asked = (
         get(run.summary, "precision", "requested") or get(run.plan, "precision") or get(run.config, "precision", "name")
     )
-    mechanism = get(run.plan, "mechanism") or {}
+    mechanism = mapping(run.plan, "mechanism")
     effective = get(run.summary, "precision", "effective") or mechanism.get("compute")
     how, why = mechanism.get("how"), mechanism.get("reason")
     facts = [("asked", clean(asked or "unknown")), ("effective", _phrase(effective, how, why))]
@@ -57,7 +56,7 @@ def _phrase(effective: object, how: object, why: object) -> str:
 
 
 def _verdict(run: RunData) -> str:
-    rows = _rows(run)
+    rows = objects(run.audit, "rows")
     wrong = sum(row.get("matches") is False for row in rows)
     head = (
         "all as planned" if run.audit["verdict"] == "match" else f"{wrong} of {len(rows)} modules differ from the plan"
@@ -79,29 +78,24 @@ def _tf32(run: RunData) -> str:
     return ", ".join(f"{clean(k)}={clean(v)}" for k, v in flags.items() if "tf32" in k or "fp32_precision" in k)
 
 
-def _rows(run: RunData) -> list[dict[str, Any]]:
-    rows = run.audit.get("rows")
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
 def _groups(run: RunData) -> Table:
     """Modules of the same kind and the same formats, counted."""
-    planned = {row.get("name"): row for row in get(run.plan, "rows") or [] if isinstance(row, dict)}
+    planned = {str(row.get("name")): row for row in objects(run.plan, "rows")}
     kinds = Counter(
         (
-            clean(planned.get(row.get("name"), {}).get("kind", "other")),
+            clean(planned.get(str(row.get("name")), {}).get("kind", "other")),
             clean(row.get("planned", "")),
             _formats(row.get("forward")),
             _formats(row.get("backward")),
         )
-        for row in _rows(run)
+        for row in objects(run.audit, "rows")
     )
     rows = tuple((*kind, f"{count:,}") for kind, count in kinds.most_common(_SHOWN_ROWS))
     return Table(("kind", "planned", "observed forward", "observed backward", "modules"), rows, right=(4,))
 
 
 def _differences(run: RunData) -> Table:
-    wrong = [row for row in _rows(run) if row.get("matches") is False][:_SHOWN_ROWS]
+    wrong = [row for row in objects(run.audit, "rows") if row.get("matches") is False][:_SHOWN_ROWS]
     rows = tuple(
         (
             clean(row.get("name", "")),
@@ -121,10 +115,13 @@ def _formats(value: object) -> str:
 
 def _notes(run: RunData) -> list[tuple[Tone, str]]:
     notes: list[tuple[Tone, str]] = []
+    told = [note for source in (run.audit.get("notes"), get(run.plan, "notes")) for note in _sentences(source)]
     if run.audit.get("verdict") == "differs":
         notes.append(("bad", "what was observed is not what was planned"))
-    if is_emulated(run):
+    if is_emulated(run) and not any("emulated" in note for note in told):
         notes.append(("careful", "the format is emulated: its numerics are real, its speed says nothing"))
-    for source in (run.audit.get("notes"), get(run.plan, "notes")):
-        notes += [("", clean(note)) for note in source] if isinstance(source, list) else []
-    return notes
+    return notes + [("careful" if "emulated" in note else "", note) for note in told]
+
+
+def _sentences(source: object) -> list[str]:
+    return [clean(note) for note in source] if isinstance(source, list) else []

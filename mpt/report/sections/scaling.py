@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from mpt.record.reader import RunData
-from mpt.report.section import Section, Table, Tone, clean, get, number, shown, thinned
+from mpt.report.section import Section, Table, Tone, clean, get, mapping, number, shown, thinned
 from mpt.report.sparkline import sparkline
 from mpt.units import number_text
 
@@ -27,7 +27,7 @@ def section(run: RunData) -> Section:
         tables=(_table(skips),) if skips else (),
         notes=tuple(_notes(run, causes, skipped)),
         data={
-            **(get(run.summary, "scaling") or {}),
+            **mapping(run.summary, "scaling"),
             "skipped": skipped,
             "causes": dict(causes),
             "skips": [{k: v for k, v in event.items() if k != "kind"} for event in skips],

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from mpt.record.reader import RunData
-from mpt.report.section import Section, Table, Tone, get, number, shown
+from mpt.report.section import Section, Table, Tone, get, mapping, number, shown
 from mpt.report.sections.precision import is_emulated
 from mpt.units import number_text, seconds_text
 
@@ -18,7 +18,7 @@ _PHASES = ("train", "data", "eval", "checkpoint")
 
 
 def section(run: RunData) -> Section:
-    speed = get(run.summary, "speed") or from_steps(run)
+    speed = mapping(run.summary, "speed") or from_steps(run)
     return Section(
         key="speed",
         title="Speed",
@@ -87,6 +87,6 @@ def _notes(run: RunData, speed: dict[str, Any]) -> list[tuple[Tone, str]]:
     if share is not None and share > DATA_BOUND:
         what = f"data-bound: {share:.0%} of the step was spent waiting for samples"
         notes.append(("careful", f"{what}; another precision can't help much, more data.workers or faster storage may"))
-    if not get(run.summary, "speed") and len(run.steps):
+    if not mapping(run.summary, "speed") and len(run.steps):
         notes.append(("", f"computed from steps.jsonl: there is no summary ({number_text(len(run.steps))} steps)"))
     return notes
