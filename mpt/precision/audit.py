@@ -12,7 +12,7 @@ from torch import nn
 from mpt.precision.assignment import computing
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
-from mpt.precision.observe import Observer, Seen
+from mpt.precision.observe import PHASES, Observer, Phase, Seen
 from mpt.precision.roles import own_parameters
 from mpt.precision.rules import formats_inside
 from mpt.types import Audit, AuditRow, ModuleRow
@@ -92,9 +92,13 @@ def _wrong_norms(row: ModuleRow | None, seen: Seen) -> list[str]:
 def _wrong_gemms(planned: str, seen: Seen) -> list[str]:
     return [
         f"{phase} multiplied {', '.join(odd)}, planned {planned}"
-        for phase in ("forward", "backward")
-        if (odd := sorted(seen.gemms[phase] - {planned}))
+        for phase in PHASES
+        if (odd := sorted(_multiplied(planned, seen, phase) - {planned}))
     ]
+
+
+def _multiplied(planned: str, seen: Seen, phase: Phase) -> set[str]:
+    return seen.gemms[phase] | (set() if planned == "tfloat32" else seen.plain_vectors[phase])
 
 
 def _wrong_parameters(row: ModuleRow | None, module: nn.Module) -> list[str]:

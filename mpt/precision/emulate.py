@@ -38,6 +38,9 @@ GEMMS: dict[Any, tuple[int, ...]] = {
 """Ops below autograd that multiply and accumulate, and which of their arguments are multiplied (not a bias, nor a
 matrix that is added). Composite ones (matmul, einsum, on CPU and CUDA linear) come down to these."""
 
+VECTORS: frozenset[Any] = frozenset(op.default for op in (_aten.mv, _aten.dot, _aten.vdot, _aten.addmv, _aten.addr))
+"""Those with a vector operand: tensor cores, and so TF32, have no part in them."""
+
 _RESULT_ONLY = {_aten._scaled_dot_product_flash_attention_for_cpu.default}
 """Only their first result is rounded; the other is a float32 statistic."""
 
@@ -67,7 +70,9 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.paused = False
         self._dtype = storage_dtype(compute)
         run: _Handler = self._tfloat32 if compute == "tfloat32" else self._half
-        self._table: dict[Any, _Handler] = {op: run for op in GEMMS}
+        self._table: dict[Any, _Handler] = dict.fromkeys(GEMMS, run)
+        if compute == "tfloat32":
+            self._table = {op: run for op in GEMMS if op not in VECTORS}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpt.precision.emulate import GEMMS
+from mpt.precision.emulate import GEMMS, VECTORS
 from mpt.precision.live import LiveBytes
 from mpt.precision.nested import tensors
 from mpt.precision.switches import tfloat32_allowed
 
 Phase = Literal["forward", "backward"]
+PHASES: tuple[Phase, ...] = ("forward", "backward")
 
 _aten = torch.ops.aten
 _OTHER_GEMMS: dict[str, tuple[int, ...]] = {
@@ -52,10 +53,14 @@ _BATCH_NORMS = (
 
 
 class Seen:
-    """What was seen of one module: formats multiplied, normalised, and of all results, by phase."""
+    """What was seen of one module: formats multiplied, normalised, and of all results, by phase.
+
+    Float32 products with a vector are apart: TF32 hardware multiplies them so too.
+    """
 
     def __init__(self) -> None:
         self.gemms: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
+        self.plain_vectors: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
         self.norms: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
         self.results: dict[Phase, set[str]] = {"forward": set(), "backward": set()}
         self.statistics: set[str] = set()
@@ -134,7 +139,9 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, seen: Seen, phase: Phase, func: Any, args: tuple[Any, ...], out: Any) -> None:
         op = func.overloadpacket.__name__
-        if func in GEMMS or op in _OTHER_GEMMS:
+        if func in VECTORS and args[0].dtype == torch.float32:
+            seen.plain_vectors[phase].add("float32")
+        elif func in GEMMS or op in _OTHER_GEMMS:
             seen.gemms[phase] |= {_multiplied_as(t, op) for t in _multiplied(func, args)}
         elif op in _NORMS:
             seen.norms[phase].add(_format(args[0]))

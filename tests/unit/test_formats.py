@@ -121,7 +121,7 @@ def test_tfloat32_equals_float64_arithmetic_on_two_million_random_codes() -> Non
     finite = x[x.isfinite()]
     wide = finite.double().numpy()
     unit = np.exp2(np.maximum(np.frexp(wide)[1] - 1, -126) - 10.0)
-    want = torch.from_numpy((np.rint(wide / unit) * unit))
+    want = torch.from_numpy(np.rint(wide / unit) * unit)
     want[want.abs() > format_of("tfloat32").max] *= math.inf
     assert torch.equal(round_tfloat32(finite).double(), want)
 
