@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
+import mpt as mpt_package
+
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(mpt_package.__file__).parents[1])}
+"""The same mpt as this process has, wherever it was imported from."""
 
 
 def mpt(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
