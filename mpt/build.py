@@ -71,7 +71,7 @@ def build(cfg: RunConfig) -> Run:
     seed_all(cfg.seed)
     model = _model(cfg, data).to(device)
     if channels_last(cfg):
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     rows = assign(model, cfg.precision, mechanism)
     policy = install(model, cfg.precision, mechanism)
     if not policy.weights:

@@ -46,8 +46,7 @@ def load(path: Path, overrides: list[str] = ()) -> RunConfig:  # type: ignore[as
 
 def _lay(saved: DictConfig, raw: str) -> Problem | None:
     key, equals, text = raw.partition("=")
-    leaves = [f"{g}.{k}" for g in saved if isinstance(saved[g], DictConfig) for k in saved[g]]
-    leaves += [str(g) for g in saved if not isinstance(saved[g], DictConfig)]
+    leaves = _leaves(saved)
     if not equals or key not in leaves:
         return Problem(raw, "no such key in this run's configuration", did_you_mean(key, leaves))
     old = OmegaConf.select(saved, key)
@@ -56,6 +55,14 @@ def _lay(saved: DictConfig, raw: str) -> Problem | None:
         return Problem(key, f"got `{text}`, want a {type(old).__name__}", f"the run had `{old}`")
     OmegaConf.update(saved, key, None if text == "null" else value)
     return None
+
+
+def _leaves(saved: DictConfig) -> list[str]:
+    found = []
+    for name in map(str, saved):
+        group = saved[name]
+        found += [f"{name}.{key!s}" for key in group] if isinstance(group, DictConfig) else [name]
+    return found
 
 
 def _alike(old: Any, new: Any) -> bool:

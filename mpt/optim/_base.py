@@ -24,7 +24,7 @@ class Optimizer(Protocol):
     reads_device: bool
     by_closure: bool
 
-    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None: ...
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None: ...
 
     def state_tensors(self) -> list[Tensor]: ...
 
@@ -47,7 +47,7 @@ def refuse_options(name: str, options: dict[str, Any], error: TypeError) -> Conf
     return ConfigError(Problem(f"optimizer={name}", f"options {options} do not fit: {error}"))
 
 
-def pairs(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[int]:
+def pairs(params: Sequence[Tensor], grads: list[Tensor | None]) -> list[int]:
     """Indices of the parameters that have a gradient in this step."""
     return [i for i in range(len(params)) if grads[i] is not None]
 

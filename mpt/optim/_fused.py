@@ -28,7 +28,7 @@ class FusedAdam:
     ) -> None:
         self.params = params
         self.kernel = "torch._fused_adamw_" if decoupled else "torch._fused_adam_"
-        self._op = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        self._op: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
         self._first = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
         self._second = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
         self._count = torch.zeros((), dtype=torch.float32, device=params[0].device)
@@ -42,7 +42,7 @@ class FusedAdam:
             "maximize": False,
         }
 
-    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         params, first, second, counts = self.params, self._first, self._second, self._counts
         if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
@@ -84,13 +84,15 @@ class FusedSGD:
             "is_first_step": False,
         }
 
-    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         params, momentum = self.params, self._momentum
         if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
             params, grads = [params[i] for i in have], [grads[i] for i in have]
             momentum = [momentum[i] for i in have] if momentum else []
-        torch._fused_sgd_(params, grads, momentum, lr=lr, grad_scale=divisor, found_inf=found, **self._fixed)
+        torch._fused_sgd_(  # type: ignore[call-overload]
+            params, grads, momentum, lr=lr, grad_scale=divisor, found_inf=found, **self._fixed
+        )
 
     def state_tensors(self) -> list[Tensor]:
         return list(self._momentum)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ class Grouped:
         self.kernel = inner[0].kernel
         self._places, self._inner = places, inner
 
-    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         for place, optimizer in zip(self._places, self._inner, strict=True):
             optimizer.step([grads[i] for i in place], lr, divisor, found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ class TorchOptimizer:
         self.inner = inner
         self.kernel = f"torch.optim.{type(inner).__name__}"
 
-    def step(self, grads: Sequence[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         if found.item():
             return
         have = [g for g in grads if g is not None]

@@ -31,5 +31,7 @@ def build(
         return by_dtype(
             params, lambda group: FusedAdam(group, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=False)
         )
-    inner = torch.optim.Adam(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, foreach=True)
+    inner = torch.optim.Adam(
+        params, lr=lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, foreach=True
+    )
     return TorchOptimizer(params, inner)

@@ -8,6 +8,8 @@ from torch import Tensor
 from mpt.config.schema import ScalingConfig
 from mpt.scaling._base import copy_state
 
+OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale", "hysteresis")
+
 
 class DynamicScaling:
     """torch.amp.GradScaler's rule, with a floor, a ceiling and hysteresis.
@@ -69,15 +71,6 @@ class DynamicScaling:
 
 def build(cfg: ScalingConfig, device: torch.device) -> DynamicScaling:
     """Dynamic scaling by cfg, each of whose values conf/scaling/dynamic.yaml gives."""
-    assert cfg.init_scale is not None and cfg.growth_factor is not None and cfg.backoff_factor is not None
-    assert cfg.growth_interval is not None and cfg.hysteresis is not None
-    return DynamicScaling(
-        init_scale=cfg.init_scale,
-        growth_factor=cfg.growth_factor,
-        backoff_factor=cfg.backoff_factor,
-        growth_interval=cfg.growth_interval,
-        min_scale=0.0 if cfg.min_scale is None else cfg.min_scale,
-        max_scale=float("inf") if cfg.max_scale is None else cfg.max_scale,
-        hysteresis=cfg.hysteresis,
-        device=device,
-    )
+    unlimited = {"min_scale": 0.0, "max_scale": float("inf")}
+    given = {key: getattr(cfg, key) for key in OPTIONS if getattr(cfg, key) is not None}
+    return DynamicScaling(**{**unlimited, **given}, device=device)

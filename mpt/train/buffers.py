@@ -30,7 +30,7 @@ class Buffers:
     def _lay(self, slots: list[tuple[nn.Module, str, Tensor]]) -> None:
         flat = torch.cat([buffer.detach().reshape(-1) for _, _, buffer in slots])
         self._flat.append(flat)
-        views = flat.split([buffer.numel() for _, _, buffer in slots])
+        views = torch.split(flat, [buffer.numel() for _, _, buffer in slots])
         for (module, name, buffer), view in zip(slots, views, strict=True):
             module._buffers[name] = view.view(buffer.shape)
             self._slots.append((module, name, module._buffers[name]))  # type: ignore[arg-type]

@@ -59,5 +59,7 @@ def _same_classes(run: Run, trained: list[str], where: Path) -> None:
     now = list(run.plan.data.classes)
     if now != trained:
         differ = [f"{i}: {a} is now {b}" for i, (a, b) in enumerate(zip(trained, now, strict=False)) if a != b][:3]
-        what = f"{len(now)} classes, the checkpoint {where.name} knows {len(trained)}" + "".join(f"; {d}" for d in differ)
+        what = f"{len(now)} classes, the checkpoint {where.name} knows {len(trained)}" + "".join(
+            f"; {d}" for d in differ
+        )
         raise DataError(Problem("data", what, "evaluate on data with the training classes, in the same order"))

@@ -131,8 +131,8 @@ class Loop:
         if trainer.patience is not None and self._progress.stale >= trainer.patience:
             return f"{self._progress.stale} evaluations without improvement (trainer.patience)"
         if trainer.target is not None and value is not None:
-            if value >= trainer.target if task.mode == "max" else value <= trainer.target:
-                return f"{task.headline} {value:.4g} reached trainer.target={trainer.target:g}"
+            reached = value >= trainer.target if task.mode == "max" else value <= trainer.target
+            return f"{task.headline} {value:.4g} reached trainer.target={trainer.target:g}" if reached else None
         return None
 
     def _complete(self, reason: str) -> Ending:

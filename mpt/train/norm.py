@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def global_norm(grads: Sequence[Tensor]) -> Tensor:
+def global_norm(grads: list[Tensor]) -> Tensor:
     """‖grads‖₂ as a 0-dim float32 tensor on their device; non-finite only if an element is.
 
     A sum of squares in float32 overflows from elements of 1.8e19 on. CUDA accumulates in float64, in
@@ -27,9 +27,10 @@ def global_norm(grads: Sequence[Tensor]) -> Tensor:
 _LARGEST = torch.finfo(torch.float32).max
 
 
-def _stacked(grads: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
+def _stacked(grads: list[Tensor], dtype: torch.dtype | None) -> Tensor:
     norms = torch._foreach_norm(grads, 2, dtype) if dtype else torch._foreach_norm(grads)
-    return torch.linalg.vector_norm(torch.stack(norms))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 def _all_float32(grads: Sequence[Tensor]) -> bool:

@@ -61,15 +61,17 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
         loss_sum = run.task.loss_sum(output, batch)
         memory.forward_done()
         if not loss_sum.requires_grad:
-            raise ModelError(Problem(f"model={run.cfg.model.choice}", "no weight of it gets a gradient: all are frozen"))
+            raise ModelError(
+                Problem(f"model={run.cfg.model.choice}", "no weight of it gets a gradient: all are frozen")
+            )
         with run.policy.backward():
-            loss_sum.backward(run.scaler.scale / run.task.count(batch))
+            torch.autograd.backward(loss_sum, run.scaler.scale / run.task.count(batch))
     idle = tuple(_idle(run.model, run.policy.weights))
     for weight in run.policy.weights:
         weight.grad = None
     buffers.restore(torch.ones((), device=run.device))
     rng.restore(state, run.device)
-    return Preflight(auditor.result(), probe(run.device), idle)
+    return Preflight(auditor.result(), probe(run.device.type), idle)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ Nothing here reads a device scalar on the host. What happened is left as device 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,8 @@ from mpt.train.norm import global_norm
 from mpt.types import Batch
 
 
-class Attempt(NamedTuple):
+@dataclass(slots=True)
+class Attempt:
     """What one attempt left: 0-dim float32 tensors on the device, and what the host knows anyway.
 
     `loss_sum` / `count` is the loss before `task.loss_weight`; `found` is 1 where the step was skipped.
@@ -87,7 +89,7 @@ class Stepper:
                 output = model(batch.inputs)
             loss_sum = task.loss_sum(output, batch)
             with policy.backward():
-                loss_sum.backward(seed)
+                torch.autograd.backward(loss_sum, seed)
             total = loss_sum.detach() if total is None else total + loss_sum.detach()
         assert total is not None, "a window has at least one micro-batch"
         return total, count

@@ -74,7 +74,13 @@ class Kit:
     def everything(self) -> list[Tensor]:
         """Copies of all that a skipped step must leave alone."""
         average = self.ema.average if self.ema else []
-        state = [*self.policy.masters, *self.policy.weights, *self.model.buffers(), *self.optimizer.state_tensors(), *average]
+        state = [
+            *self.policy.masters,
+            *self.policy.weights,
+            *self.model.buffers(),
+            *self.optimizer.state_tensors(),
+            *average,
+        ]
         return [t.detach().clone() for t in state]
 
 

@@ -76,7 +76,11 @@ def test_hysteresis_2_backs_off_at_the_second_overflow_and_is_refilled_by_growth
     ]
     for found, scale, tracker, left in table:
         scaler.update(found)
-        assert (scaler.scale.item(), scaler.growth_tracker.item(), scaler.hysteresis_left.item()) == (scale, tracker, left)
+        assert (scaler.scale.item(), scaler.growth_tracker.item(), scaler.hysteresis_left.item()) == (
+            scale,
+            tracker,
+            left,
+        )
 
 
 def test_every_field_of_the_state_survives_a_round_trip() -> None:

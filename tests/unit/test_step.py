@@ -16,7 +16,7 @@ EPS = 2.0**-23
 
 
 def textbook(optimizer: str, clip: float | None, steps: int, **options: Any) -> list[Tensor]:
-    """Weights after a loop as in the tutorials: mean loss, clip_grad_norm_, torch's fused optimizer; the rate in float32."""
+    """Weights after a loop as in the tutorials: mean loss, clip_grad_norm_, torch's fused optimizer, a float32 rate."""
     torch.manual_seed(0)
     model = Net()
     opt = getattr(torch.optim, optimizer)(model.parameters(), lr=torch.tensor(1e-2), fused=True, **options)
@@ -104,7 +104,9 @@ def test_the_rate_follows_applied_updates_only() -> None:
 
 def test_a_static_scale_of_1024_gives_the_weights_and_norms_of_no_scaling_bit_for_bit() -> None:
     plain = Kit("optimizer=sgd", "trainer.clip_norm=0.1")
-    scaled = Kit("optimizer=sgd", "trainer.clip_norm=0.1", "precision=fp32", "scaling=static", "scaling.init_scale=1024")
+    scaled = Kit(
+        "optimizer=sgd", "trainer.clip_norm=0.1", "precision=fp32", "scaling=static", "scaling.init_scale=1024"
+    )
     for i in range(5):
         a, b = plain.step([batch(i)]), scaled.step([batch(i)])
         assert torch.equal(a.norm, b.norm)
