@@ -44,7 +44,8 @@ def _careful(row: StepRow) -> str:
     marks = {}
     for name in _FLOATS:
         number = float(getattr(row, name))
-        members[name] = number if math.isfinite(number) else None
+        digits = round(number, 9) if name.endswith("_s") else number
+        members[name] = digits if math.isfinite(number) else None
         if not math.isfinite(number):
             marks[name] = spell(number)
     if marks:

@@ -72,7 +72,7 @@ class RichConsole:
         self._live.update(screen(snapshot), refresh=True)
 
     def _print(self, line: str, style: str) -> None:
-        self._shielded(lambda: self._terminal.print(Text(line, style=style), soft_wrap=True))
+        self._shielded(lambda: self._terminal.print(Text(line, style=style, overflow="fold")))
 
     def _shielded(self, draw: Callable[[], object]) -> None:
         """A terminal that is gone ends the display, not the run."""

@@ -23,7 +23,7 @@ moments; the averaged weights; data resident on the device. A tensor in two grou
 _NOT_SEEN = Unmeasured("no pass was observed")
 _ALLOCATOR = "CUDA's allocator: the largest sum of live blocks since the run began"
 _TENSORS = (
-    "tensors: exact sizes of what lasts, plus the largest sum of storages alive in one observed forward and backward; "
+    "tensors: exact sizes of what lasts and of a batch, plus the largest sum of storages alive in one observed forward and backward; "
     "kernels' own workspace is only in rss_peak_bytes"
 )
 _STATUS = Path("/proc/self/status")
@@ -47,14 +47,16 @@ class Memory:
     buffers_bytes: Bytes
     ema_bytes: Bytes
     data_bytes: Bytes
+    batch_bytes: Bytes
     rss_peak_bytes: Bytes
     method: str
 
 
 @dataclass
 class Observed:
-    """What one forward and backward took beyond what was there before."""
+    """What one forward and backward took beyond what was there before, and the batch they were given."""
 
+    batch_bytes: Bytes = field(default=_NOT_SEEN)
     peak_bytes: Bytes = field(default=_NOT_SEEN)
     activations_bytes: Bytes = field(default=_NOT_SEEN)
 
@@ -74,8 +76,9 @@ class MemoryMeter:
         _reset_rss_peak()
 
     @contextmanager
-    def observed(self) -> Iterator[None]:
-        """Around one forward and backward, with gradients None before; call `forward_done` in between."""
+    def observed(self, *batch: Tensor) -> Iterator[None]:
+        """Around one forward and backward of `batch`, with gradients None before; `forward_done` comes in between."""
+        self._observed.batch_bytes = distinct_bytes({"batch": batch})["batch"]
         if self._device.type == "cuda":
             before = torch.cuda.memory_allocated(self._device)
             self._live = lambda: torch.cuda.memory_allocated(self._device) - before
@@ -108,16 +111,18 @@ class MemoryMeter:
         return Memory(
             peak_bytes=torch.cuda.max_memory_allocated(self._device) if cuda else self._peak(sizes),
             activations_bytes=self._observed.activations_bytes,
+            batch_bytes=self._observed.batch_bytes,
             rss_peak_bytes=_rss_peak_bytes(),
             method=_ALLOCATOR if cuda else _TENSORS,
             **{f"{name}_bytes": size for name, size in sizes.items()},
         )
 
     def _peak(self, sizes: Mapping[str, int]) -> Bytes:
-        """Lasting tensors but gradients, which the observed pass itself made, plus that pass's peak."""
-        if isinstance(self._observed.peak_bytes, Unmeasured):
-            return self._observed.peak_bytes
-        return self._observed.peak_bytes + sum(size for name, size in sizes.items() if name != "grads")
+        """Lasting tensors but gradients, which the observed pass itself made, the batch, and that pass's peak."""
+        peak, batch = self._observed.peak_bytes, self._observed.batch_bytes
+        if isinstance(peak, Unmeasured) or isinstance(batch, Unmeasured):
+            return peak
+        return peak + batch + sum(size for name, size in sizes.items() if name != "grads")
 
 
 def _status_bytes(key: str) -> int | None:

@@ -171,8 +171,8 @@ class Loop:
         self._console.evaluated(step, update, metrics)
 
     def _snapshot(self, row: StepRow) -> Snapshot:
-        totals, speed = self._history.totals, self._clock.speed()
-        rate = speed.samples_per_s if isinstance(speed.samples_per_s, float) else None
+        totals = self._history.totals
+        rate, step_s = self._clock.recent()
         left = self._length.steps - self._step
         return Snapshot(
             step=self._step,
@@ -185,5 +185,5 @@ class Loop:
             skipped=totals.skipped,
             samples_per_s=rate,
             memory_bytes=self._memory.now_bytes(),
-            eta_s=left * speed.step_p50_ms / 1e3 if isinstance(speed.step_p50_ms, float) else None,
+            eta_s=None if step_s is None else left * step_s,
         )

@@ -54,7 +54,7 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
     state = rng.capture(run.device)
     buffers.keep()
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
-    with memory.observed(), auditor:
+    with memory.observed(*batch), auditor:
         with run.policy.forward(), _explained(run.cfg.model.choice, batch):
             output = run.model(batch.inputs)
         run.task.check(output, batch)

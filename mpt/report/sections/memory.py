@@ -13,6 +13,7 @@ _PARTS = (
     ("optimizer", "optimizer state and master copies"),
     ("ema", "averaged weights"),
     ("activations", "activations kept for the backward"),
+    ("batch", "one micro-batch"),
     ("data", "data set on the device"),
 )
 
