@@ -48,15 +48,15 @@ class Borders:
         module.forward = bordered
 
     def _half(self, forward: Callable[..., Any], format_name: str) -> Callable[..., Any]:
-        """float32 inside: autocast off and inputs cast; the compute format inside a float32 module: autocast on."""
+        """float32 inside: autocast off, inputs cast. Compute format in a float32 module: autocast on, results cast."""
         device, dtype = self._mechanism.device, storage_dtype(self._mechanism.compute)
         full = format_name == "float32"
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(device, dtype=dtype, enabled=not full):
                 if full:
-                    args, kwargs = cast(args, torch.float32), cast(kwargs, torch.float32)
-                return forward(*args, **kwargs)
+                    return forward(*cast(args, torch.float32), **cast(kwargs, torch.float32))
+                return cast(forward(*args, **kwargs), torch.float32)
 
         return run
 

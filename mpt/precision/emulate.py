@@ -74,6 +74,11 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if compute == "tfloat32":
             self._table = {op: run for op in GEMMS if op not in VECTORS}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would import its compiler (seconds) to keep it out of this method, and pay at each op."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -112,6 +112,11 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self._owners.pop()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would import its compiler (seconds) to keep it out of this method, and pay at each op."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -23,6 +23,18 @@ class _Switch(NamedTuple):
     get: Callable[[], Any]
     set: Callable[[Any], None]
 
+    def read(self) -> Any:
+        """Its value, None where torch refuses to tell because older and newer settings disagree."""
+        try:
+            return self.get()
+        except RuntimeError:
+            return None
+
+    def put(self, value: Any) -> None:
+        """Give it that value if it has another: one setter imports torch's compiler, which takes seconds."""
+        if self.read() != value:
+            self.set(value)
+
 
 def _attribute(owner: Any, name: str) -> _Switch:
     return _Switch(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
@@ -87,8 +99,8 @@ def tfloat32_switched(on: bool) -> Iterator[None]:
 
 
 def observed() -> dict[str, Any]:
-    """The switches as they stand now; null where torch refuses to tell because old and new settings disagree."""
-    return {name: _read(switch) for name, switch in _SWITCHES.items()}
+    """The switches as they stand now; null where torch refuses to tell."""
+    return {name: switch.read() for name, switch in _SWITCHES.items()}
 
 
 def tfloat32_allowed(convolution: bool) -> bool:
@@ -100,20 +112,20 @@ def tfloat32_allowed(convolution: bool) -> bool:
 @contextmanager
 def _given_back(switches: dict[str, _Switch]) -> Iterator[None]:
     """These switches have their old values at the end; one that torch refuses to read is left to the newer ones."""
-    before = {name: _read(switch) for name, switch in switches.items()}
+    before = {name: switch.read() for name, switch in switches.items()}
     try:
         yield
     finally:
         for name, value in before.items():
             if value is not None:
-                switches[name].set(value)
+                switches[name].put(value)
 
 
 def _set_tfloat32(on: bool) -> None:
-    _LEGACY["float32_matmul_precision"].set("high" if on else "highest")
-    _LEGACY["cudnn.allow_tf32"].set(on)
+    _LEGACY["float32_matmul_precision"].put("high" if on else "highest")
+    _LEGACY["cudnn.allow_tf32"].put(on)
     for name, switch in _PRECISION.items():
-        switch.set("tf32" if on and not name.startswith("mkldnn") else "ieee")
+        switch.put("tf32" if on and not name.startswith("mkldnn") else "ieee")
 
 
 def _set_others(deterministic: bool, benchmark: bool) -> None:
@@ -123,11 +135,4 @@ def _set_others(deterministic: bool, benchmark: bool) -> None:
     values["cudnn.deterministic"] = deterministic
     values["deterministic_algorithms"] = deterministic
     for name, value in values.items():
-        _OTHERS[name].set(value)
-
-
-def _read(switch: _Switch) -> Any:
-    try:
-        return switch.get()
-    except RuntimeError:
-        return None
+        _OTHERS[name].put(value)

@@ -1,0 +1,381 @@
+"""What a policy does to a model: stored formats, masters, contexts, evaluation, and gradients against references."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mpt.errors import PrecisionError
+from mpt.formats import format_of
+from mpt.precision import Mechanism, install, resolve
+from mpt.precision.kernels import remove_kernels
+from tests.unit._precision_kit import (
+    CPU,
+    HALF,
+    POLICIES,
+    Cnn,
+    Gpt,
+    built,
+    images,
+    pass_through,
+    policy_config,
+    rules,
+    switched,
+    tokens,
+)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_norms_and_buffers_are_float32_under_every_policy(name: str) -> None:
+    cfg = policy_config(name)
+    model, policy, _ = built(Cnn, cfg)
+    pass_through(model, policy, images())
+    state = model.state_dict()
+    for key in ("bn.weight", "bn.bias", "bn.running_mean", "bn.running_var", "gn.weight"):
+        assert state[key].dtype == torch.float32
+    assert state["conv.weight"].dtype == getattr(torch, cfg.param)
+    assert state["head.bias"].dtype == getattr(torch, cfg.param)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_batch_norm_follows_its_input_and_its_variance_may_pass_what_half_holds(name: str) -> None:
+    cfg = policy_config(name)
+    model, policy, _ = built(lambda: nn.Sequential(nn.BatchNorm2d(2)), cfg)
+    x = (300 * torch.randn(8, 2, 16, 16, generator=torch.Generator().manual_seed(0))).to(getattr(torch, cfg.compute))
+    with policy.forward():
+        y = model(x)
+    assert y.dtype == x.dtype
+    running = model[0].running_var
+    want = 0.9 + 0.1 * x.double().transpose(0, 1).flatten(1).var(1)
+    assert (running.double() / want - 1).abs().max() < 1e-5
+    assert 10 * running.max() > 65504
+
+
+def test_bf16_gradients_equal_those_of_plain_autocast_where_the_op_lists_agree() -> None:
+    cfg = policy_config("bf16")
+    model, policy, _ = built(Cnn, cfg)
+    twin = copy.deepcopy(model)
+    loss = pass_through(model, policy, images())
+    remove_kernels("cpu")
+    x, y = images()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        conv = torch.relu(twin.bn(twin.conv(x)))
+        normed = F.group_norm(twin.conv2(conv).float(), 2, twin.gn.weight, twin.gn.bias)
+        logits = twin.head(torch.relu(normed).flatten(1))
+    reference = F.cross_entropy(logits.float(), y)
+    reference.backward()
+    assert torch.equal(loss, reference.detach())
+    for key, got in gradients(model).items():
+        assert torch.equal(got, gradients(twin)[key])
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("make", [Cnn, Gpt])
+def test_gradients_are_within_the_compute_format_of_float32(name: str, make: type[nn.Module]) -> None:
+    batch = images() if make is Cnn else tokens()
+    reference, plain, _ = built(make, policy_config("fp32"))
+    pass_through(reference, plain, batch)
+    cfg = policy_config(name)
+    model, policy, _ = built(make, cfg)
+    with switched(cfg):
+        pass_through(model, policy, batch)
+    whole = torch.cat([g.flatten() for g in gradients(reference).values()]).norm()
+    for key, want in gradients(reference).items():
+        assert (gradients(model)[key] - want).norm() <= 8 * format_of(cfg.compute).unit_roundoff * whole
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_pass_without_gradients_before_one_with_them_loses_none(name: str) -> None:
+    cfg = policy_config(name)
+    model, policy, _ = built(Gpt, cfg)
+    batch = tokens()
+    with policy.evaluate():
+        model(batch[0])
+    pass_through(model, policy, batch)
+    assert set(gradients(model)) == {n for n, p in model.named_parameters() if p.requires_grad}
+
+
+def test_tied_weights_stay_tied_and_appear_once() -> None:
+    for name in POLICIES:
+        model, policy, _ = built(Gpt, policy_config(name))
+        assert model.head.weight is model.embed.weight
+        assert len({id(w) for w in policy.weights}) == len(policy.weights) == len(policy.masters)
+        assert policy.names.count("embed.weight") == 1
+        assert "head.weight" not in policy.names
+
+
+@pytest.mark.parametrize("name", [n for n in POLICIES if n != "fp16_master"])
+def test_without_masters_the_optimizer_updates_the_working_weights_themselves(name: str) -> None:
+    _, policy, _ = built(Cnn, policy_config(name))
+    assert all(m is w for m, w in zip(policy.masters, policy.weights, strict=True))
+    assert policy.state_dict() == {}
+
+
+def test_masters_are_the_float32_values_that_half_weights_were_made_of() -> None:
+    torch.manual_seed(0)
+    initial = Cnn().state_dict()
+    _, policy, _ = built(Cnn, policy_config("fp16_master"))
+    for name, weight, master in zip(policy.names, policy.weights, policy.masters, strict=True):
+        assert master.dtype == torch.float32
+        assert torch.equal(master, initial[name])
+        assert torch.equal(weight, initial[name].to(weight.dtype))
+        assert (master is weight) == name.startswith(("bn", "gn"))
+
+
+def test_gather_hands_gradients_to_masters_in_float32_and_frees_the_half_ones() -> None:
+    model, policy, _ = built(Cnn, policy_config("fp16_master"))
+    pass_through(model, policy, images())
+    half = {n: w.grad.clone() for n, w in zip(policy.names, policy.weights, strict=True)}
+    policy.gather()
+    for name, weight, master in zip(policy.names, policy.weights, policy.masters, strict=True):
+        assert master.grad is not None
+        assert master.grad.dtype == torch.float32
+        assert torch.equal(master.grad, half[name].float())
+        assert (weight.grad is None) == (master is not weight)
+
+
+def test_gather_after_each_micro_batch_adds_up_in_float32() -> None:
+    model, policy, _ = built(Cnn, policy_config("fp16_master"))
+    parts = []
+    for seed in (0, 1):
+        pass_through(model, policy, images(seed))
+        parts.append(model.conv.weight.grad.float())
+        policy.gather()
+    at = policy.names.index("conv.weight")
+    assert torch.equal(policy.masters[at].grad, parts[0] + parts[1])
+
+
+def test_an_update_of_masters_reaches_the_working_weights_rounded_to_nearest() -> None:
+    model, policy, _ = built(Cnn, policy_config("fp16_master"))
+    with torch.no_grad():
+        for master in policy.masters:
+            master.add_(1e-5)
+    before = model.conv.weight.detach().clone()
+    policy.publish()
+    master = policy.masters[policy.names.index("conv.weight")]
+    assert torch.equal(model.conv.weight, master.half())
+    assert not torch.equal(model.conv.weight, before)
+
+
+def test_an_update_below_half_resolution_survives_in_the_masters() -> None:
+    _, policy, _ = built(lambda: nn.Sequential(nn.Linear(4, 4)), policy_config("fp16_master"))
+    with torch.no_grad():
+        policy.masters[0].fill_(1.0)
+        for _ in range(100):
+            policy.masters[0].add_(1e-4)
+            policy.publish()
+    assert (policy.weights[0] > 1.009).all()
+
+
+def test_policy_state_is_whole_after_a_round_trip() -> None:
+    _, policy, _ = built(Cnn, policy_config("fp16_master"))
+    with torch.no_grad():
+        for master in policy.masters:
+            master.add_(torch.randn_like(master))
+    policy.publish()
+    state = copy.deepcopy(policy.state_dict())
+    _, other, _ = built(Cnn, policy_config("fp16_master"), seed=7)
+    other.load_state_dict(state)
+    for name, a, b in zip(policy.names, policy.masters, other.masters, strict=True):
+        if name in state["masters"]:
+            assert torch.equal(a, b)
+    at = policy.names.index("conv.weight")
+    assert torch.equal(other.weights[at], policy.weights[at])
+
+
+@pytest.mark.parametrize("saved", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", POLICIES)
+def test_weights_load_from_any_format_into_the_stored_one(name: str, saved: torch.dtype) -> None:
+    torch.manual_seed(3)
+    values = {k: v.to(saved) if v.is_floating_point() else v for k, v in Cnn().state_dict().items()}
+    model, policy, _ = built(Cnn, policy_config(name))
+    stored = {k: v.dtype for k, v in model.state_dict().items()}
+    policy.load_weights(values)
+    assert {k: v.dtype for k, v in model.state_dict().items()} == stored
+    at = policy.names.index("conv.weight")
+    assert torch.equal(policy.masters[at].float(), values["conv.weight"].to(policy.masters[at].dtype).float())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_float32_evaluation_uses_the_full_weights_and_leaves_nothing_behind(name: str) -> None:
+    torch.manual_seed(0)
+    reference = Cnn().eval()
+    model, policy, _ = built(Cnn, policy_config(name))
+    model.eval()
+    x, _ = images()
+    before = {k: (v.dtype, v.data_ptr()) for k, v in model.state_dict().items()}
+    with policy.evaluate("fp32"):
+        got = model(x)
+    keeps = policy_config(name).param == "float32" or policy_config(name).master is not None
+    if not keeps:
+        reference.load_state_dict({k: v.float() for k, v in model.state_dict().items()})
+    assert torch.equal(got, reference(x))
+    assert not got.requires_grad
+    assert {k: (v.dtype, v.data_ptr()) for k, v in model.state_dict().items()} == before
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_evaluation_in_the_same_precision_is_the_training_forward(name: str) -> None:
+    model, policy, _ = built(Gpt, policy_config(name))
+    batch = tokens()
+    with policy.evaluate("same"):
+        got = model(batch[0])
+    with policy.forward():
+        want = model(batch[0])
+    assert torch.equal(got, want)
+    assert not got.requires_grad
+
+
+def test_an_unknown_evaluation_precision_is_refused() -> None:
+    _, policy, _ = built(Cnn, policy_config("bf16"))
+    with pytest.raises(PrecisionError, match="same or fp32"), policy.evaluate("half"):
+        pass
+
+
+def test_float32_costs_nothing_and_native_contexts_are_made_once() -> None:
+    _, plain, _ = built(Cnn, policy_config("fp32"))
+    assert plain.forward() is plain.backward()
+    with plain.forward():
+        assert not torch.is_autocast_enabled("cpu")
+    _, policy, _ = built(Cnn, policy_config("bf16"))
+    assert policy.forward() is policy.forward()
+
+
+class TurnsItself(nn.Module):
+    """A model whose own code chooses formats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4).half()
+        self.b = nn.Linear(4, 4).double()
+        self.register_buffer("scale", torch.ones(4, dtype=torch.float16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x.to(self.a.weight.dtype)).to(self.b.weight.dtype)) * self.scale
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_model_that_chose_other_formats_itself_is_brought_to_the_policys(name: str) -> None:
+    cfg = policy_config(name)
+    model, policy, _ = built(TurnsItself, cfg)
+    assert {p.dtype for p in model.parameters()} == {getattr(torch, cfg.param)}
+    assert model.scale.dtype == torch.float32
+    with policy.forward():
+        out = model(torch.randn(2, 4))
+    with policy.backward():
+        out.float().sum().backward()
+    assert len(gradients(model)) == 4
+
+
+def test_frozen_weights_are_no_weights_of_the_policy_and_still_stored_as_it_says() -> None:
+    def frozen() -> nn.Module:
+        model = Cnn()
+        model.conv.requires_grad_(False)
+        return model
+
+    model, policy, _ = built(frozen, policy_config("fp16_master"))
+    assert not any(name.startswith("conv.") for name in policy.names)
+    assert model.conv.weight.dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "active"), [("fp32", False), ("fp16", False), ("fp16_master", False), ("bf16_true", True)]
+)
+def test_lost_updates_are_metered_only_where_they_can_be_lost(name: str, active: bool) -> None:
+    _, policy, _ = built(Cnn, policy_config(name))
+    assert policy.lost_updates.active is active
+    assert policy.lost_updates.drain() is None
+
+
+def test_the_share_of_lost_updates_is_that_of_weights_that_should_have_moved_and_did_not() -> None:
+    _, policy, _ = built(lambda: nn.Sequential(nn.Linear(4, 2, bias=False)), policy_config("bf16_true"))
+    (weight,) = policy.weights
+    with torch.no_grad():
+        weight.fill_(1.0)
+        grad = torch.tensor([[1e-3, 1.0, 0.0, 1e-3], [1.0, 1.0, 1.0, 1.0]])
+        policy.lost_updates.before(policy.weights)
+        weight.sub_(grad.bfloat16())
+        policy.lost_updates.after(policy.weights, [grad])
+    assert policy.lost_updates.drain() == pytest.approx(2 / 7)
+    assert policy.lost_updates.drain() is None
+
+
+def test_pure_bfloat16_loses_a_small_step_that_masters_keep() -> None:
+    shares = {}
+    for rate in (1.0, 1e-4):
+        _, policy, _ = built(lambda: nn.Sequential(nn.Linear(64, 64)), policy_config("bf16_true"))
+        grads = [torch.ones_like(w) for w in policy.weights]
+        policy.lost_updates.before(policy.weights)
+        with torch.no_grad():
+            for w, g in zip(policy.weights, grads, strict=True):
+                w.sub_(rate * g)
+        policy.lost_updates.after(policy.weights, grads)
+        shares[rate] = policy.lost_updates.drain()
+    assert shares[1.0] == 0
+    assert shares[1e-4] > 0.5
+
+
+def test_a_policy_wants_known_kinds_of_ops() -> None:
+    cfg = policy_config("bf16", keep=["norms"])
+    with pytest.raises(PrecisionError, match="did you mean `norm`"):
+        install(Cnn(), cfg, resolve(cfg, CPU))
+
+
+def test_the_native_way_can_be_forced_for_comparison() -> None:
+    cfg = policy_config("fp16")
+    native = Mechanism("float16", "native", "for the test", "cpu")
+    torch.manual_seed(0)
+    model = Cnn()
+    policy = install(model, cfg, native)
+    emulated, other, _ = built(Cnn, cfg)
+    got = pass_through(model, policy, images()).item()
+    want = pass_through(emulated, other, images()).item()
+    assert got == pytest.approx(want, rel=16 * format_of("float16").unit_roundoff)
+
+
+def test_custom_norm_layers_are_known_by_their_name_and_shape() -> None:
+    class RmsNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+
+    class NormalizedLinear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight)
+
+    model, policy, _ = built(lambda: nn.Sequential(RmsNorm(), NormalizedLinear()), policy_config("fp16_true"))
+    assert [p.dtype for p in model.parameters()] == [torch.float32, torch.float16]
+    with policy.forward():
+        assert model(torch.full((2, 4), 300.0)).isfinite().all()
+
+
+def test_rules_keep_stored_weights_float32_too() -> None:
+    for match in ("head", "re:^head$"):
+        model, policy, _ = built(Cnn, policy_config("fp16_master", layers=rules((match, "float32"))))
+        assert model.head.weight.dtype == torch.float32
+        assert model.conv.weight.dtype == torch.float16
+        at = policy.names.index("head.weight")
+        assert policy.masters[at] is policy.weights[at]
+
+
+def test_policies_of_one_process_do_not_disturb_one_another() -> None:
+    def losses(order: list[str]) -> dict[str, Any]:
+        return {name: pass_through(*built(Gpt, policy_config(name))[:2], tokens()).item() for name in order}
+
+    assert losses(POLICIES) == losses(POLICIES[::-1])
