@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -298,3 +300,39 @@ def test_shapes_alone_are_enough_to_compare() -> None:
 def test_weights_in_16_bits_are_noticed() -> None:
     tensors = {"a": torch.zeros(1), "b": torch.zeros(1).half(), "c": torch.zeros(1).bfloat16(), "n": torch.tensor(1)}
     assert half_weights(tensors) == ["b", "c"]
+
+
+_KILLS = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from mpt.checkpoint import CheckpointStore, load
+
+store, rng, last = CheckpointStore(Path(sys.argv[1]), keep=2), random.Random(0), 0
+for _ in range(15):
+    child = os.fork()
+    if child == 0:
+        for n in range(last + 1, last + 1000):
+            store.save({"w": torch.full((50_000,), float(n)), "n": n}, step=n, update=n - n % 2, best=n % 5 == 0)
+    time.sleep(rng.uniform(0.0, 0.06))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    newest, rejected = store.newest_valid()
+    assert rejected == [], rejected
+    if newest is None:
+        assert last == 0
+        continue
+    state = load(newest)
+    assert state["n"] >= last and bool((state["w"] == state["n"]).all())
+    last = state["n"]
+assert last > 0
+print("survived", last)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_a_kill_at_any_moment_of_a_save_loses_no_checkpoint(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", _KILLS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
+    assert done.stdout.startswith("survived"), done.stderr
