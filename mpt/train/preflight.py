@@ -18,6 +18,7 @@ from mpt.precision.audit import Auditor
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
+from mpt.train.step import start_backward
 from mpt.types import Audit, Batch
 
 
@@ -65,7 +66,7 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
                 Problem(f"model={run.cfg.model.choice}", "no weight of it gets a gradient: all are frozen")
             )
         with run.policy.backward():
-            torch.autograd.backward(loss_sum, run.scaler.scale / run.task.count(batch))
+            start_backward(loss_sum, run.scaler.scale / run.task.count(batch))
     idle = tuple(_idle(run.model, run.policy.weights))
     for weight in run.policy.weights:
         weight.grad = None

@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from mpt.optim._base import Optimizer
 from mpt.optim._torch import ClosureOptimizer
@@ -36,6 +37,15 @@ class Attempt:
     scale: Tensor
     found: Tensor
     samples: int
+
+
+def start_backward(loss_sum: Tensor, seed: Tensor) -> None:
+    """Gradients of seed · loss_sum are added to `.grad`; loss_sum and seed are 0-dim.
+
+    torch.autograd.backward does this and before it compares shapes symbolically, which imports sympy on first use
+    (0.5 s of start-up).
+    """
+    _engine_run_backward((loss_sum,), (seed,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 class Stepper:
@@ -89,7 +99,7 @@ class Stepper:
                 output = model(batch.inputs)
             loss_sum = task.loss_sum(output, batch)
             with policy.backward():
-                torch.autograd.backward(loss_sum, seed)
+                start_backward(loss_sum, seed)
             total = loss_sum.detach() if total is None else total + loss_sum.detach()
         assert total is not None, "a window has at least one micro-batch"
         return total, count
