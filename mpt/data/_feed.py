@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -80,6 +82,7 @@ class Feed(Generic[T]):
             self._iterator = iter(loader)
         started = [p for p in multiprocessing.active_children() if p not in before]
         if started:
+            _explain_deaths()
             self._workers += started
             # Before multiprocessing's own exit, which would wait for workers that ignore its signal.
             atexit.register(self.close)
@@ -111,6 +114,26 @@ def _ignore_signals(worker: int) -> None:
     """An interrupt reaches the whole process group, but the training process decides when workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class _ChildDeath:
+    """torch's handler of a worker's death, which interrupts whatever is running, with a RunFault as its error."""
+
+    def __init__(self, torchs: Callable[[int, FrameType | None], Any]) -> None:
+        self._torchs = torchs
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._torchs(number, frame)
+        except RuntimeError as error:
+            raise _explained(error) from error
+
+
+def _explain_deaths() -> None:
+    handler = signal.getsignal(signal.SIGCHLD)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and callable(handler) and not isinstance(handler, _ChildDeath):
+        signal.signal(signal.SIGCHLD, _ChildDeath(handler))
 
 
 def _explained(error: Exception) -> RunFault:

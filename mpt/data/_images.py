@@ -102,9 +102,7 @@ def resized(x: Tensor, plan: ImagePlan) -> Tensor:
     return F.interpolate(x, size=size, mode="bilinear", antialias=True)
 
 
-def finisher(
-    plan: ImagePlan, scale: float, device: str | torch.device, *, last: bool
-) -> Callable[[Tensor], Tensor]:
+def finisher(plan: ImagePlan, scale: float, device: str | torch.device, *, last: bool) -> Callable[[Tensor], Tensor]:
     """What makes B,C,H,W float32 inputs of stacked B,H,W,C pixels, channels last in memory if `last`."""
     normalise = Normalise(plan, scale, device)
 

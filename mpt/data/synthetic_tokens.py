@@ -40,9 +40,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
 
     def windows(count: int) -> Windows:
         size = (count, length + 1)
-        return Windows(
-            torch.randint(vocabulary, size, generator=generator, device=context.device, dtype=torch.int32)
-        )
+        return Windows(torch.randint(vocabulary, size, generator=generator, device=context.device, dtype=torch.int32))
 
     spec = DataSpec(
         name=cfg.name, kind="tokens", shape=(length,), num_classes=vocabulary, n_train=n, n_eval=counts[1], classes=(),

@@ -121,7 +121,10 @@ class Case:
 
 @pytest.fixture(params=NAMES)
 def case(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_config: Callable[..., DataConfig]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data_config: Callable[..., DataConfig],
 ) -> Case:
     assert request.param in SETUPS, f"give `{request.param}` a small set-up here"
     changes = SETUPS[request.param](tmp_path, monkeypatch)

@@ -1,0 +1,178 @@
+"""Data of the user's own: arrays and torch data sets, and what is said of those that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from mpt.config.schema import DataConfig
+from mpt.data._context import DataContext
+from mpt.data._given import given_arrays, given_datasets, open_arrays, open_datasets
+from mpt.data.custom import check
+from mpt.errors import DataError, RunFault
+from mpt.types import InputSpec
+
+Config = Callable[..., DataConfig]
+HERE = DataContext(0, "cpu")
+IMAGES, TOKENS = InputSpec("images"), InputSpec("tokens", context=6)
+
+
+def pair(n: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3
+
+
+class Noisy(Dataset[Any]):
+    """Samples with random numbers of all three libraries in them."""
+
+    def __init__(self, n: int, bad: int | None = None) -> None:
+        self.n, self.bad = n, bad
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if index == self.bad:
+            raise KeyError("lost")
+        return np.full((3, 4, 5), np.random.rand() + float(torch.rand(())) + index, np.float32), index % 3
+
+
+class Text(Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.arange(6) + index, torch.arange(1, 7) + index
+
+
+def arrays(cfg: DataConfig, result: object, wanted: InputSpec = IMAGES) -> Any:
+    return open_arrays(cfg, wanted, HERE, given_arrays(result, "m:f"))
+
+
+def datasets(cfg: DataConfig, result: object, wanted: InputSpec = IMAGES) -> Any:
+    given = given_datasets(result, "m:f")
+    assert given is not None
+    return open_datasets(cfg, wanted, HERE, given)
+
+
+def test_floating_images_are_taken_as_they_are(data_config: Config) -> None:
+    x, y = pair(10, 3, 4, 5)
+    source = arrays(data_config("custom", batch_size=4), {"train": (x, y), "eval": (x, y)})
+    assert torch.equal(torch.cat([b.inputs for b in source.eval()]), x)
+    assert source.spec.shape == (3, 4, 5)
+    assert source.spec.num_classes == 3
+
+
+def test_images_of_bytes_are_scaled_to_one(data_config: Config) -> None:
+    x = np.arange(2 * 16, dtype=np.uint8).reshape(2, 1, 4, 4) * 8
+    source = arrays(data_config("custom"), {"train": (x, [0, 1]), "eval": (x, [0, 1])})
+    assert torch.equal(next(source.eval()).inputs, torch.from_numpy(x).float() / 255)
+
+
+def test_token_arrays_are_windows_with_their_own_targets(data_config: Config) -> None:
+    ids = torch.arange(60).view(10, 6) % 9
+    result = {"train": (ids, ids + 1), "eval": (ids, ids + 1), "classes": 50}
+    source = arrays(data_config("custom", batch_size=4), result, TOKENS)
+    assert (source.spec.kind, source.spec.num_classes, source.spec.shape) == ("tokens", 50, (6,))
+    batch = next(source.train(0))
+    assert torch.equal(batch.targets, batch.inputs + 1)
+
+
+def test_windows_longer_than_the_models_context_are_refused(data_config: Config) -> None:
+    ids = torch.zeros(4, 7, dtype=torch.int64)
+    with pytest.raises(DataError, match=r"windows of 7 tokens, but the model takes 6"):
+        arrays(data_config("custom"), {"train": (ids, ids), "eval": (ids, ids)}, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (5, "returned a int"),
+        ({"train": 1}, "a mapping with the keys train"),
+        ({"train": 1, "eval": 2}, "want a pair"),
+        ({"train": pair(4, 3, 8, 8), "eval": (torch.rand(3, 3, 8, 8), torch.zeros(2))}, "3 inputs and 2 targets"),
+        ({"train": pair(4, 7), "eval": pair(4, 7)}, "want images B,C,H,W"),
+        ({"train": (torch.rand(2, 3, 8, 8), torch.rand(2)), "eval": pair(2, 3, 8, 8)}, "want images B,C,H,W"),
+        ({"train": pair(4, 3, 8, 8), "eval": pair(4, 3, 8, 8), "classes": 2}, "targets go from 0 to 2"),
+        ({"train": (torch.rand(1, 3, 8, 8), torch.tensor([-1])), "eval": pair(4, 3, 8, 8)}, "targets go from -1"),
+        ({"train": pair(4, 3, 8, 8), "eval": pair(4, 3, 8, 8), "classes": "many"}, "`classes` is 'many'"),
+        ({"train": (["a"], [1]), "eval": (["a"], [1])}, "can't become tensors"),
+    ],
+)
+def test_what_does_not_fit_is_told(result: object, said: str) -> None:
+    with pytest.raises(DataError) as refused:
+        given_arrays(result, "m:f")
+    assert said in str(refused.value)
+
+
+def test_a_data_sets_own_randomness_follows_seed_epoch_and_sample(data_config: Config) -> None:
+    result = {"train": Noisy(20), "eval": Noisy(5), "classes": 3}
+    seen = []
+    for workers, start in ((0, 0), (2, 0), (2, 3)):
+        source = datasets(data_config("custom", batch_size=5, workers=workers), result)
+        assert source.spec.shape == (3, 4, 5)
+        seen.append(torch.stack([b.inputs for b in islice(source.train(start), 8 - start)]))
+        source.close()
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0][3:], seen[2])
+    assert len(set(seen[0][:, :, 0, 0, 0].flatten().tolist())) == 40
+
+
+def test_data_sets_of_tokens_are_streamed(data_config: Config) -> None:
+    source = datasets(data_config("custom", batch_size=5), {"train": Text(), "eval": Text(), "classes": 20}, TOKENS)
+    batch = next(source.train(0))
+    assert batch.inputs.dtype == torch.int64
+    assert torch.equal(batch.targets, batch.inputs + 1)
+    assert source.spec.num_classes == 20
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sample_that_raises_stops_the_run_with_its_number(data_config: Config, workers: int) -> None:
+    result = {"train": Noisy(6, bad=4), "eval": Noisy(5), "classes": 3}
+    source = datasets(data_config("custom", batch_size=6, workers=workers), result)
+    with pytest.raises(RunFault, match=r"sample 4 of data\.path: can't be read: KeyError: 'lost'"):
+        next(source.train(0))
+    source.close()
+
+
+def test_samples_of_different_shapes_stop_the_run_with_both(data_config: Config) -> None:
+    class Ragged(Noisy):
+        def __getitem__(self, index: int) -> tuple[Any, int]:
+            return torch.zeros(3, 4 + index % 2, 5), 0
+
+    source = datasets(data_config("custom", batch_size=6), {"train": Ragged(6), "eval": Noisy(5), "classes": 3})
+    with pytest.raises(RunFault, match=r"\(4, 5, 3\) and \(5, 5, 3\)"):
+        next(source.train(0))
+
+
+def test_labels_out_of_range_are_told_with_the_sample(data_config: Config) -> None:
+    source = datasets(data_config("custom", batch_size=6), {"train": Noisy(6), "eval": Noisy(5), "classes": 2})
+    with pytest.raises(RunFault, match="targets must be whole numbers from 0 to 1, got 2"):
+        next(source.train(0))
+
+
+def test_data_sets_need_their_classes_and_an_order() -> None:
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(())
+
+    with pytest.raises(DataError, match="`classes` is None"):
+        given_datasets({"train": Noisy(3), "eval": Noisy(3)}, "m:f")
+    with pytest.raises(DataError, match="`train` is an IterableDataset"):
+        given_datasets({"train": Endless(), "eval": Noisy(3), "classes": 3}, "m:f")
+
+
+def test_a_first_sample_that_is_no_sample_is_refused(data_config: Config) -> None:
+    with pytest.raises(DataError, match=r"sample 0 of data\.path can't be read: KeyError"):
+        datasets(data_config("custom"), {"train": Noisy(3, bad=0), "eval": Noisy(3), "classes": 3})
+
+
+def test_a_path_that_names_no_callable_is_found_at_once(data_config: Config) -> None:
+    for path in (None, "", "module.py"):
+        assert [p.where for p in check(data_config("custom", options={"path": path}))] == ["data.path"]
+    assert check(data_config("custom", options={"path": "m:f"})) == []

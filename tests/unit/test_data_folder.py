@@ -1,0 +1,318 @@
+"""Image folders: classes, seeded crops, broken files, workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mpt.config.schema import DataConfig
+from mpt.data import _shm, image_folder
+from mpt.data._context import DataContext, DataSource
+from mpt.data._stream import sample_seed
+from mpt.data._tree import scan
+from mpt.errors import DataError, ExitCode, RunFault
+from mpt.types import Batch, InputSpec
+
+Config = Callable[..., DataConfig]
+WANTED = InputSpec("images", channels=3)
+
+
+def put(file: Path, value: int | None = None, size: tuple[int, int] = (20, 24)) -> None:
+    """An image of one grey value, or of noise that its name decides."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(list(os.fsencode(file.name)))
+    pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8) if value is None else np.full((*size, 3), value, np.uint8)
+    Image.fromarray(pixels).save(file)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two classes, 10 training and 4 evaluation images each."""
+    for part, n in (("train", 10), ("val", 4)):
+        for name in ("a", "b"):
+            for i in range(n):
+                put(tmp_path / part / name / f"{i}.png")
+    return tmp_path
+
+
+@contextmanager
+def opened(config: DataConfig, **context: Any) -> Iterator[DataSource]:
+    source = image_folder.open_data(config, WANTED, DataContext(**{"seed": 0, "device": "cpu", **context}))
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@pytest.fixture
+def folder(tree: Path, data_config: Config) -> Callable[..., DataConfig]:
+    def make(**changes: Any) -> DataConfig:
+        return data_config("image_folder", **{"root": str(tree), "image_size": 16, "batch_size": 6, **changes})
+
+    return make
+
+
+def pixels(batches: Iterator[Batch], n: int) -> torch.Tensor:
+    return torch.stack([b.inputs for b in islice(batches, n)])
+
+
+@pytest.mark.parametrize("start", [0, 2, 4])
+def test_workers_and_resume_change_no_pixel(folder: Config, start: int) -> None:
+    with opened(folder()) as here, opened(folder(workers=2)) as workers:
+        whole = pixels(here.train(0), 7)
+        assert torch.equal(pixels(workers.train(start), 7 - start), whole[start:])
+        assert torch.equal(*(torch.cat([b.inputs for b in s.eval()]) for s in (here, workers)))
+
+
+def test_crops_differ_between_epochs_samples_and_seeds(folder: Config, tree: Path) -> None:
+    """One picture in all files: only the crop can tell batches apart."""
+    for file in (tree / "train").glob("*/*.png"):
+        put(tree / "x.png", size=(100, 120))
+        file.write_bytes((tree / "x.png").read_bytes())
+    crops = []
+    for seed in (0, 1):
+        with opened(folder(workers=2, batch_size=20), seed=seed) as source:
+            crops += [x.numpy().tobytes() for x in pixels(source.train(0), 3).flatten(0, 1)]
+    assert len(crops) == 120
+    assert len(set(crops)) == 120
+
+
+def test_seeds_of_samples_are_unique() -> None:
+    seeds = {sample_seed(s, e, i) for s in range(3) for e in range(10) for i in range(100)}
+    assert len(seeds) == 3000
+
+
+def test_without_augmentation_training_sees_the_crop_of_evaluation(folder: Config, tree: Path) -> None:
+    for name in ("a", "b"):
+        for file in (tree / "val" / name).glob("*.png"):
+            (tree / "train" / name / file.name).write_bytes(file.read_bytes())
+    with opened(folder(options={"augment": False}, batch_size=20)) as source:
+        seen = {x.numpy().tobytes() for x in pixels(source.train(0), 1)[0]}
+        assert all(x.numpy().tobytes() in seen for batch in source.eval() for x in batch.inputs)
+
+
+def test_pixels_are_normalised_with_imagenets_statistics(folder: Config, tree: Path) -> None:
+    for file in (tree / "train").glob("*/*.png"):
+        put(file, value=100)
+    with opened(folder()) as source:
+        x = next(source.train(0)).inputs
+    for channel, (mean, std) in enumerate(zip(image_folder.MEAN, image_folder.STD, strict=True)):
+        assert (x[:, channel].double() - (100 / 255 - mean) / std).abs().max() <= 4 * 2.0**-24 * 3
+
+
+def test_classes_of_training_number_those_of_evaluation(folder: Config, tree: Path) -> None:
+    """Field report I5: without `a` in evaluation, `b` is still class 1."""
+    for file in (tree / "val" / "a").iterdir():
+        file.unlink()
+    (tree / "val" / "a").rmdir()
+    with opened(folder()) as source:
+        assert source.spec.classes == ("a", "b")
+        assert {int(t) for b in source.eval() for t in b.targets} == {1}
+        assert any("no images in a" in note for note in source.notes)
+
+
+def test_an_empty_class_keeps_its_number_and_is_told(folder: Config, tree: Path) -> None:
+    (tree / "train" / "aa").mkdir()
+    with opened(folder()) as source:
+        assert source.spec.classes == ("a", "aa", "b")
+        assert {int(t) for b in source.eval() for t in b.targets} == {0, 2}
+        assert any("no images in aa" in note for note in source.notes)
+
+
+def test_a_class_that_training_has_not_is_refused(folder: Config, tree: Path) -> None:
+    put(tree / "val" / "zebra" / "1.png")
+    with pytest.raises(DataError, match="has classes that training has not: zebra"), opened(folder()):
+        pass
+
+
+def test_hidden_files_and_folders_and_other_files_are_no_samples(folder: Config, tree: Path) -> None:
+    put(tree / "train" / ".ipynb_checkpoints" / "1.png")
+    put(tree / "train" / "a" / ".thumbs" / "1.png")
+    put(tree / "train" / "a" / "._1.png")
+    (tree / "train" / "a" / "notes.txt").write_text("x")
+    with opened(folder()) as source:
+        assert source.spec.classes == ("a", "b")
+        assert source.spec.n_train == 20
+
+
+def test_folders_below_a_class_belong_to_it_and_loops_end(folder: Config, tree: Path) -> None:
+    put(tree / "train" / "a" / "more" / "1.JPG")
+    (tree / "train" / "a" / "more" / "loop").symlink_to(tree / "train" / "a")
+    with opened(folder()) as source:
+        assert source.spec.n_train == 21
+
+
+def test_number_names_are_told_when_their_order_is_that_of_text(folder: Config, tree: Path) -> None:
+    """Field report I7: folder `10` comes before folder `2`."""
+    for part in ("train", "val"):
+        for old, new in (("a", "2"), ("b", "10")):
+            (tree / part / old).rename(tree / part / new)
+    with opened(folder()) as source:
+        assert source.spec.classes == ("10", "2")
+        assert any("order of their text" in note for note in source.notes)
+
+
+def test_one_folder_is_split_alike_in_each_class_and_for_all_seeds(folder: Config, tree: Path) -> None:
+    config = folder(root=str(tree / "train"), options={"val_frac": 0.3})
+    held = []
+    for seed in (0, 1):
+        with opened(config, seed=seed) as source:
+            assert (source.spec.n_train, source.spec.n_eval) == (14, 6)
+            batches = list(source.eval())
+            assert torch.bincount(torch.cat([b.targets for b in batches])).tolist() == [3, 3]
+            held.append(torch.cat([b.inputs for b in batches]))
+    assert torch.equal(*held)
+
+
+def test_any_file_name_works(folder: Config, tree: Path) -> None:
+    for name in ("ü ñ.png", "new\nline.png", os.fsdecode(b"\xff\xfe.png"), "=,[].png"):
+        put(tree / "x.png")
+        os.link(tree / "x.png", tree / "train" / "a" / name)
+    with opened(folder(batch_size=24, workers=1)) as source:
+        assert source.spec.n_train == 24
+        next(source.train(0))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_file_stops_the_run_with_its_name(folder: Config, tree: Path, workers: int) -> None:
+    broken = tree / "train" / "b" / "3.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with opened(folder(workers=workers)) as source, pytest.raises(RunFault) as fault:
+        list(islice(source.train(0), 4))
+    assert str(broken) in str(fault.value)
+    assert "data.on_error=skip" in str(fault.value)
+    assert fault.value.exit_code == ExitCode.FAULT
+
+
+def test_skipping_replaces_a_broken_file_the_same_way_everywhere_and_names_it(folder: Config, tree: Path) -> None:
+    broken = tree / "train" / "b" / "3.png"
+    broken.write_text("<html>")
+    seen = []
+    for workers, start in ((0, 0), (2, 0), (2, 2)):
+        with opened(folder(on_error="skip", workers=workers)) as source:
+            seen.append(pixels(source.train(start), 6 - start))
+            if start == 0:
+                assert source.skipped == [str(broken)]
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0][2:], seen[2])
+
+
+def test_evaluation_leaves_broken_files_out_instead_of_counting_others_twice(folder: Config, tree: Path) -> None:
+    (tree / "val" / "a" / "1.png").write_bytes(b"")
+    with opened(folder(on_error="skip", eval_batch_size=3)) as source:
+        assert sum(len(b.targets) for b in source.eval()) == source.spec.n_eval - 1
+        assert source.skipped == [str(tree / "val" / "a" / "1.png")]
+
+
+def test_nothing_but_broken_files_ends_the_run(folder: Config, tree: Path) -> None:
+    for file in (tree / "train").glob("*/*.png"):
+        file.write_bytes(b"")
+    with opened(folder(on_error="skip")) as source, pytest.raises(RunFault, match="a whole batch can't be read"):
+        next(source.train(0))
+
+
+def children() -> set[int]:
+    import multiprocessing
+
+    return {p.pid for p in multiprocessing.active_children() if p.pid}
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_workers_outlive_signals_and_end_with_the_source(folder: Config, sent: signal.Signals) -> None:
+    before = children()
+    with opened(folder(workers=2)) as source:
+        batches = source.train(0)
+        next(batches)
+        for pid in children() - before:
+            os.kill(pid, sent)
+        assert len(list(islice(batches, 20))) == 20
+    assert children() == before
+
+
+def test_a_worker_that_is_killed_is_a_fault_with_a_next_move(folder: Config) -> None:
+    before = children()
+    with opened(folder(workers=1)) as source:
+        batches = source.train(0)
+        next(batches)
+        (worker,) = children() - before
+
+        def go_on() -> None:
+            os.kill(worker, signal.SIGKILL)
+            list(islice(batches, 50))
+
+        with pytest.raises(RunFault, match=rf"worker .*{worker}.* (killed|exited)") as fault:
+            go_on()
+    assert "data.workers=0" in str(fault.value)
+
+
+def test_the_index_holds_no_object_per_file(tree: Path) -> None:
+    """Field report I12: workers that touch a list's reference counts copy its pages."""
+    index = scan(tree / "train", ("a", "b"))
+    assert len(index) == 20
+    assert {type(v) for v in vars(index).values()} <= {str, bytes, np.ndarray}
+    assert [index.path(i) for i in range(20)] == sorted(str(p) for p in (tree / "train").glob("*/*.png"))
+    taken = index.take(np.array([7, 3]))
+    assert [taken.path(i) for i in range(2)] == [index.path(7), index.path(3)]
+
+
+def test_what_is_missing_is_found_before_anything_starts(data_config: Config, tmp_path: Path) -> None:
+    def told(**changes: Any) -> str:
+        return "\n".join(map(str, image_folder.check(data_config("image_folder", **changes))))
+
+    assert "data.root: is not set" in told()
+    assert f"no folder {tmp_path / 'x'}" in told(root=str(tmp_path / "x"))
+    assert "holds no folder with images" in told(root=str(tmp_path))
+    put(tmp_path / "train" / "a" / "1.png")
+    assert "has train/ but no val/" in told(root=str(tmp_path))
+    put(tmp_path / "val" / "a" / "1.png")
+    assert told(root=str(tmp_path)) == ""
+    assert "data.val_frac: got 1.5" in told(root=str(tmp_path), options={"val_frac": 1.5})
+    assert "data.background: got [1, 2]" in told(root=str(tmp_path), options={"background": [1, 2]})
+
+
+def test_too_little_shared_memory_is_found_before_anything_starts(
+    folder: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """2 workers prepare 2 batches each, of 6 and of 24 images of 16x16x3 bytes: 92,160 bytes."""
+    monkeypatch.setattr(_shm, "SHM", tmp_path)
+    monkeypatch.setattr(_shm, "_free", lambda folder: 92_160)
+    assert image_folder.check(folder(workers=2)) == []
+    monkeypatch.setattr(_shm, "_free", lambda folder: 92_159)
+    problems = image_folder.check(folder(workers=2))
+    assert "--shm-size" in str(problems[0])
+    assert image_folder.check(folder(workers=0)) == []
+
+
+LEAVES = """
+import sys
+from mpt.config.schema import DataConfig
+from mpt.data import image_folder
+from mpt.data._context import DataContext
+from mpt.types import InputSpec
+config = DataConfig("image_folder", 6, None, sys.argv[1], False, 2, "error", 16, None, None, None)
+source = image_folder.open_data(config, InputSpec("images"), DataContext(0, "cpu"))
+batches = source.train(0)
+next(batches)
+raise KeyError("left without close")
+"""
+
+
+def test_a_process_that_leaves_without_closing_does_not_hang_on_its_workers(tree: Path) -> None:
+    """The workers ignore the signal with which multiprocessing would end them at exit."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, str(tree)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "left without close" in done.stderr
