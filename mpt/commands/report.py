@@ -19,19 +19,6 @@ def run(args: list[str]) -> int:
     folders = [word for word in args if word != "--json"]
     if len(folders) != 1 or folders[0].startswith("-"):
         raise ConfigError(Problem("mpt report", "wants the folder of one run", USAGE.splitlines()[0]))
-    from pathlib import Path
+    from mpt.report.command import report
 
-    from mpt.record.reader import read_run
-
-    data = read_run(Path(folders[0]))
-    if "--json" in args:
-        from mpt.commands._console import print_json
-        from mpt.report.json import to_json
-
-        print_json(to_json(data))
-    else:
-        from mpt.commands._console import console
-        from mpt.report.text import render_text
-
-        console().print(render_text(data))
-    return 0
+    return report(folders[0], as_json="--json" in args)
