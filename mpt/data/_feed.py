@@ -70,7 +70,7 @@ class Feed(Generic[T]):
                 packed = next(self._iterator)
             except StopIteration:
                 return
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, EOFError) as error:
                 raise _explained(error) from error
             yield packed
 
@@ -137,6 +137,9 @@ def _explain_deaths() -> None:
 
 
 def _explained(error: Exception) -> RunFault:
+    if isinstance(error, ConnectionError | EOFError):
+        # The batch was on its way when its sender ended.
+        error = RuntimeError(f"a worker process died ({error})")
     text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     if "shm" in str(error).lower() or "bus error" in str(error).lower():
         hint = "shared memory is too small: enlarge it (docker run --shm-size=8g), or use fewer data.workers"
