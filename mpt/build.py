@@ -14,7 +14,7 @@ from mpt import registry
 from mpt.config.fingerprint import fingerprint
 from mpt.config.schema import RunConfig
 from mpt.data._context import DataContext, DataSource
-from mpt.errors import ConfigError, Problem
+from mpt.errors import ConfigError, MptError, Problem
 from mpt.optim import build_optimizer
 from mpt.optim._base import Optimizer
 from mpt.plan.facts import probe
@@ -54,7 +54,7 @@ def make_plan(cfg: RunConfig) -> Plan:
     try:
         with torch.device("meta"):
             model = _model(cfg, data)
-    except (NotImplementedError, RuntimeError):  # code that computes with its weights while it builds
+    except (RuntimeError, MptError):  # code that computes with its weights while it builds; a real fault comes again
         model = _model(cfg, data)
     plan = _plan(cfg, facts, model, data, task, kernel=cfg.optimizer.name, reads_device=False)
     data.close()
