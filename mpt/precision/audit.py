@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from mpt.precision.assignment import computing
@@ -15,6 +13,7 @@ from mpt.precision.emulate import Emulation
 from mpt.precision.observe import PHASES, Observer, Phase, Seen
 from mpt.precision.roles import own_parameters
 from mpt.precision.rules import formats_inside
+from mpt.precision.switches import eagerly
 from mpt.types import Audit, AuditRow, ModuleRow
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Auditor:
         self._stack = ExitStack()
 
     def __enter__(self) -> Auditor:
-        self._stack.enter_context(_eagerly())
+        self._stack.enter_context(eagerly())
         self._stack.enter_context(self._observer)
         Emulation.watchers.append(self._observer)
         self._stack.callback(Emulation.watchers.remove, self._observer)
@@ -117,10 +116,3 @@ def _remarks(seen: Seen, row: ModuleRow | None) -> list[str]:
     if row is not None and not seen.ran:
         remarks.append("took no part in this pass")
     return remarks
-
-
-def _eagerly() -> Any:
-    """Compiled code is left out for the while: a mode can't see into it. Nothing to do where nothing was compiled."""
-    if "torch._dynamo" in sys.modules:
-        return torch.compiler.set_stance("force_eager")
-    return ExitStack()

@@ -62,7 +62,7 @@ class Borders:
 
     def _tfloat32(self, forward: Callable[..., Any], format_name: str) -> Callable[..., Any]:
         """Operands are float32 either way, so the mode is switched: in forward, and around this module's own nodes
-        in backward, which are those that autograd numbered while it ran."""
+        in backward, which are those that autograd numbered while it ran. Never compiled: a graph has one mode."""
         switched = functools.partial(self._mode, format_name == "tfloat32")
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ class Borders:
                 _switch_around(node, switched)
             return out
 
-        return run
+        return run if self._emulation is not None else torch.compiler.disable(run)
 
     def _mode(self, on: bool) -> AbstractContextManager[None]:
         return tfloat32_switched(on) if self._emulation is None else self._emulation.switched(on)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt.formats.rounding import round_tfloat32, storage_dtype
+from mpt.precision.switches import eagerly
 
 _aten = torch.ops.aten
 
@@ -60,6 +61,7 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     float16 and bfloat16: real tensors of 16 bits flow between ops, products are accumulated in float32, results are
     rounded back. tfloat32: operands are rounded to ten mantissa bits, results are float32. Everything else passes.
+    Compiled models run eagerly inside.
     """
 
     watchers: ClassVar[list[Watcher]] = []
@@ -68,11 +70,21 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.compute = compute
         self.paused = False
+        self._eager: list[AbstractContextManager[Any]] = []
         self._dtype = storage_dtype(compute)
         run: _Handler = self._tfloat32 if compute == "tfloat32" else self._half
         self._table: dict[Any, _Handler] = dict.fromkeys(GEMMS, run)
         if compute == "tfloat32":
             self._table = {op: run for op in GEMMS if op not in VECTORS}
+
+    def __enter__(self) -> Any:
+        self._eager.append(eagerly())
+        self._eager[-1].__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._eager.pop().__exit__(*error)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch._functorch.config
 
 from mpt.precision.capability import resolve
 from mpt.types import DeviceFacts
@@ -72,7 +74,12 @@ _OTHERS: dict[str, _Switch] = {
     "deterministic_algorithms": _Switch(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
 }
 
-_SWITCHES = {**_LEGACY, **_PRECISION, **_OTHERS}
+_COMPILED: dict[str, _Switch] = {
+    "functorch.backward_pass_autocast": _attribute(torch._functorch.config, "backward_pass_autocast"),
+}
+"""Compiled code would run the backward of a float32 module under autocast, in half, where eager code does not."""
+
+_SWITCHES = {**_LEGACY, **_PRECISION, **_OTHERS, **_COMPILED}
 
 
 @contextmanager
@@ -101,6 +108,15 @@ def tfloat32_switched(on: bool) -> Iterator[None]:
 def observed() -> dict[str, Any]:
     """The switches as they stand now; null where torch refuses to tell."""
     return {name: switch.read() for name, switch in _SWITCHES.items()}
+
+
+def eagerly() -> AbstractContextManager[Any]:
+    """Compiled models run eagerly inside: a dispatch mode can't see into compiled code, and must not be compiled
+    itself. Nothing to do where the compiler was never loaded."""
+    if "torch._dynamo" in sys.modules:
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
+    return nullcontext()
 
 
 def tfloat32_allowed(convolution: bool) -> bool:
@@ -134,5 +150,6 @@ def _set_others(deterministic: bool, benchmark: bool) -> None:
     values["cudnn.benchmark"] = benchmark
     values["cudnn.deterministic"] = deterministic
     values["deterministic_algorithms"] = deterministic
+    _COMPILED["functorch.backward_pass_autocast"].put("off")
     for name, value in values.items():
         _OTHERS[name].put(value)
