@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -55,6 +56,9 @@ class Command(Protocol):
 
 def entry() -> None:
     """The installed program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without × and – shows their codes
     sys.exit(main())
 
 

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from mpt.config.schema import DataConfig
 
 # Before torch is imported: with more threads than a tiny net needs, they spin and slow one another down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test is about time: a busy machine must not fail one.
+settings.register_profile("mpt", deadline=None)
+settings.load_profile("mpt")
 
 
 @pytest.fixture

@@ -118,7 +118,9 @@ def _formats(device: dict[str, Any]) -> Any:
 
     memory = f", {device['memory_bytes'] / 2**30:.1f} GiB" if device["memory_bytes"] else ""
     flags = f" ({', '.join(device['features'])})" if device["features"] else ""
-    title = f"{device['type']}: {device['name']}{memory}{flags}"
+    capability = ".".join(map(str, device["capability"])) if device["capability"] else ""
+    kind = f"{device['type']}:{device['index']}, compute capability {capability}" if capability else device["type"]
+    title = f"{kind}: {device['name']}{memory}{flags}"
     shown = table("format", "here", "matmul TFLOP/s", "why", title=title)
     for row in device["formats"]:
         speed = row["matmul_tflops"]

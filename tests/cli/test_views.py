@@ -87,7 +87,10 @@ def test_train_help_shows_choices_and_the_composed_configuration(capsys: pytest.
         ("mpt train model=gpt model.h", {"model.heads="}),
         ("mpt train trainer.max_s", {"trainer.max_steps="}),
         ("mpt list ", set(KINDS)),
+        ("mpt list mo", {"models"}),
         ("mpt report ", set()),
+        ("mpt train recipe=dig", {"recipe=digits/small_cnn_fp16"}),
+        ("/opt/train/mpt train precision=tf", {"precision=tf32"}),
     ],
 )
 def test_tab_completion_knows_commands_choices_and_keys(
@@ -102,6 +105,12 @@ def test_completion_installs_for_mpt(shell: str, capsys: pytest.CaptureFixture[s
     script = output(capsys, "--shell-completion", f"install={shell}")
     assert "-sc query=" in script
     assert "mpt" in script
+
+
+@pytest.mark.parametrize("args", [[], ["install=tcsh"], ["instal=bash"]])
+def test_completion_for_an_unknown_shell_is_refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-sc", *args]) == 2
+    assert "SHELL is bash, fish or zsh" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", sorted(GROUPS))

@@ -44,6 +44,12 @@ def test_text_keys_keep_what_was_typed(text: str) -> None:
     assert (cfg.name, cfg.resume, cfg.data.root, cfg.model.options["path"]) == (text,) * 4
 
 
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    cfg = compose(["run_dir=~/runs", "data.root=~/photos", "name=~/me"])
+    assert (cfg.run_dir, cfg.data.root, cfg.name) == ("/home/me/runs", "/home/me/photos", "~/me")
+
+
 def test_words_that_look_like_booleans_stay_words() -> None:
     assert compose(["optimizer.fused=true"]).optimizer.fused == "true"
     assert compose(["trainer.channels_last=false"]).trainer.channels_last == "false"

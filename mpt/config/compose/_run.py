@@ -61,7 +61,10 @@ class _Composer:
         good = [word for word in typed if self._shaped(word)]
         self._plugins_of(good)
         group_lines = [self._group_line(word) for word in good if self._is_group(word)]
-        base = self._composed([line for line in group_lines if line] + [w.raw for w in good if w.hydra])
+        base = self._composed(
+            [line for line in group_lines if line]
+            + [words.quote_word(w, w.key in words.PATH_KEYS, False) for w in good if w.hydra]
+        )
         if base is None:
             raise self._error(self.problems)
         choices = self._choices(base)
