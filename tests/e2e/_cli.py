@@ -18,7 +18,13 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(mpt_package.
 def mpt(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """`mpt …` in `cwd`, which has to end with exit code `code`."""
     done = subprocess.run(
-        [sys.executable, "-m", "mpt", *words], cwd=cwd, env=ENV, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "mpt", *words],
+        cwd=cwd,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == code, f"exit {done.returncode}, want {code}\n{done.stdout}\n{done.stderr}"
     return done
@@ -27,7 +33,12 @@ def mpt(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[st
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     """`mpt …` in `cwd`, left running."""
     return subprocess.Popen(
-        [sys.executable, "-m", "mpt", *words], cwd=cwd, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", "mpt", *words],
+        cwd=cwd,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 

@@ -1,0 +1,150 @@
+"""What goes wrong for people with mixed precision, and does not here; names carry the report's id."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from mpt.errors import ConfigError, ModelError
+from tests.e2e._run import TINY, Done
+
+FP16 = ("precision=fp16", *TINY)
+
+
+def test_a1_a2_the_rate_is_base_times_gamma_to_the_applied_updates(tmp_path: Path) -> None:
+    words = ("scaling.init_scale=16777216", "trainer.max_steps=20", "schedule=exponential", "schedule.gamma=0.9")
+    run = Done(tmp_path / "r", *FP16, *words, "scaling.max_scale=1e30", "task.loss_weight=100")
+    applied = 0
+    for row in run.steps:
+        assert row["lr"] == pytest.approx(1e-3 * 0.9**applied, rel=1e-12)
+        applied += row["applied"]
+        assert row["update"] == applied
+    assert 0 < run.summary["skipped"] == 20 - applied
+    assert len(run.events("skip")) == run.summary["skipped"]
+    assert {e["cause"] for e in run.events("skip")} == {"gradient_overflow"}
+
+
+def test_a3_a_forward_that_is_non_finite_stops_the_run_and_is_told_from_an_overflow(tmp_path: Path) -> None:
+    run = Done(tmp_path / "r", *FP16, "data.std=[1e-30]", "trainer.max_epochs=50", "trainer.log_every=5", code=3)
+    summary = run.summary
+    assert summary["status"] == "diverged"
+    assert summary["steps"] < 60
+    assert "no loss scale can cure" in summary["reason"]
+    assert (run.folder / "DIVERGED").exists()
+    assert all(row["loss"] is None and row["nonfinite"]["loss"] in ("nan", "inf") for row in run.steps)
+
+
+def test_a4_a17_overflow_on_every_step_ends_with_exit_3_and_a_hint(tmp_path: Path) -> None:
+    words = ("scaling=static", "scaling.init_scale=1e30", "trainer.max_epochs=50", "trainer.log_every=5")
+    run = Done(tmp_path / "r", *FP16, *words, code=3)
+    assert "gradients overflow at a loss scale of 1e+30" in run.summary["reason"]
+    assert "precision=bf16" in run.summary["reason"]
+    assert run.summary["updates"] == 0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a6_a_model_without_trainable_weights_is_refused(precision: str, tmp_path: Path) -> None:
+    (tmp_path / "frozen.py").write_text(
+        "from torch import nn\n"
+        "def make(num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes)).requires_grad_(False)\n"
+    )
+    words = ("model=custom", f"model.path={tmp_path / 'frozen.py'}:make", "device=cpu")
+    with pytest.raises((ConfigError, ModelError), match="frozen"):
+        Done(tmp_path / "r", f"precision={precision}", *words)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a9_h8_logged_norms_and_losses_do_not_depend_on_the_scale(tmp_path: Path) -> None:
+    words = (*FP16, "scaling=static", "trainer.clip_norm=0.1", "trainer.max_steps=6")
+    low = Done(tmp_path / "a", *words, "scaling.init_scale=1024").steps
+    high = Done(tmp_path / "b", *words, "scaling.init_scale=8192").steps
+    for a, b in zip(low, high, strict=True):
+        # a power of two changes no digit of a float16 product, only of what falls among the subnormals
+        assert math.isclose(a["grad_norm"], b["grad_norm"], rel_tol=2.0**-10)
+        assert math.isclose(a["loss"], b["loss"], rel_tol=2.0**-10)
+        assert (a["scale"], b["scale"]) == (1024, 8192)
+
+
+def test_a12_small_gradients_vanish_without_scaling_and_the_share_is_told(tmp_path: Path) -> None:
+    words = (*FP16, "task.loss_weight=1e-6", "trainer.max_steps=20", "trainer.log_every=5")
+    share = {}
+    for scaling in ("none", "static", "dynamic"):
+        run = Done(tmp_path / scaling, *words, f"scaling={scaling}")
+        share[scaling] = run.summary["losses_of_precision"]["zero_grad_share"]
+    assert share["none"] > 0.2 + share["dynamic"]
+    assert share["static"] < share["none"]
+
+
+def test_a16_the_loss_of_the_first_step_is_the_same_for_any_scale_and_window(tmp_path: Path) -> None:
+    words = (*TINY, "trainer.max_steps=1", "model.dropout=0")
+    plain = Done(tmp_path / "a", "precision=fp32", *words).steps[0]["loss"]
+    fp16 = Done(tmp_path / "b", "precision=fp16", *words).steps[0]["loss"]
+    window = Done(tmp_path / "c", "precision=fp16", *words, "trainer.accumulate=4").steps[0]["loss"]
+    assert math.isclose(plain, fp16, rel_tol=2.0**-8)
+    assert math.isclose(plain, window, rel_tol=0.2)  # other samples, the same scale
+
+
+def test_a21_a_poisoned_batch_in_bf16_is_skipped_counted_and_leaves_weights_finite(tmp_path: Path) -> None:
+    (tmp_path / "poison.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    g = torch.Generator().manual_seed(0)\n"
+        "    x, y = torch.randn(160, 1, 8, 8, generator=g), torch.randint(10, (160,), generator=g)\n"
+        "    x[17] = float('nan')\n"
+        "    return {'train': (x, y), 'eval': (x[20:60], y[20:60])}\n"
+    )
+    words = ("precision=bf16", "data=custom", f"data.path={tmp_path / 'poison.py'}:make", "data.batch_size=16")
+    run = Done(tmp_path / "r", *words, "model.width=8", "device=cpu", "trainer.max_epochs=3")
+    assert run.summary["skipped"] == 3
+    assert {e["cause"] for e in run.events("skip")} == {"nonfinite_loss"}
+    assert run.summary["nonfinite_losses"] == 3
+    assert math.isfinite(run.summary["final"]["eval_loss"])
+
+
+def test_c4_the_average_moves_in_half_precision(tmp_path: Path) -> None:
+    words = (*TINY, "precision=bf16_true", "trainer.max_steps=30")
+    slow = Done(tmp_path / "a", *words, "trainer.ema_decay=0.999").evals[-1]
+    fast = Done(tmp_path / "b", *words, "trainer.ema_decay=0.5").evals[-1]
+    assert slow["weights"] == fast["weights"] == "ema"
+    assert slow["loss"] != fast["loss"]
+
+
+def test_h2_h4_three_steps_make_strict_json_and_no_speed(tmp_path: Path) -> None:
+    run = Done(tmp_path / "r", *TINY, "trainer.max_steps=3")
+    assert run.summary["speed"]["step_p50_ms"] is None
+    for file in run.folder.glob("*.json*"):
+        for line in file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]:
+            json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} in a record"))
+
+
+def test_h7_a_nan_metric_is_never_the_best(tmp_path: Path) -> None:
+    from mpt.train.progress import Progress
+
+    progress = Progress()
+    nan = {"accuracy": float("nan"), "loss": 1.0}
+    assert not progress.judge(nan, "accuracy", "max", 1, 1)
+    assert progress.judge({"accuracy": 0.1, "loss": 1.0}, "accuracy", "max", 2, 2)
+    assert not progress.judge(nan, "accuracy", "max", 3, 3)
+    assert progress.best["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("precision=bf16", "scaling=dynamic"), "scaling"),
+        (("precision=fp16_true", "scaling=dynamic"), "scaling"),
+        (("precision=fp16", "optimizer=lbfgs"), "optimizer"),
+        (("precision=fp16", "task.loss=bce"), "task.loss"),
+        (("precision=fp16", "scaling.min_scale=64", "scaling.max_scale=32"), "scaling.min_scale"),
+    ],
+    ids=["a11", "a10", "a13", "b1", "a17"],
+)
+def test_unsound_pairs_are_refused_before_anything_is_written(words: tuple[str, ...], key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Done(tmp_path / "r", *words, "device=cpu")
+    assert any(p.where.startswith(key) or key in p.what for p in refused.value.problems)
+    assert not (tmp_path / "r").exists()
