@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mpt.config.schema import LayerRule, PrecisionConfig
 
 _GEMM = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
 _KIND_OF_OP: dict[type[nn.Module], str] = {
     nn.Softmax: "softmax",
@@ -43,7 +44,8 @@ def assign(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> tupl
 def computing(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules that get a row, in the order of `named_modules`."""
     for name, module in running_modules(model):
-        if any(True for _ in own_parameters(module)) or not any(True for _ in module.children()):
+        leaf = not any(True for _ in module.children()) and not isinstance(module, _CONTAINERS)
+        if leaf or any(True for _ in own_parameters(module)):
             yield name, module
 
 

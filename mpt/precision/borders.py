@@ -73,7 +73,7 @@ class Borders:
                 _switch_around(node, switched)
             return out
 
-        return run if self._emulation is not None else torch.compiler.disable(run)
+        return run if self._emulation is not None else torch.compiler.disable(run)  # type: ignore[no-untyped-call]
 
     def _mode(self, on: bool) -> AbstractContextManager[None]:
         return tfloat32_switched(on) if self._emulation is None else self._emulation.switched(on)

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.rounding import storage_dtype
+from mpt.formats.table import format_of
 from mpt.precision.borders import Borders, paused
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
@@ -164,7 +165,18 @@ def _store(model: nn.Module, cfg: PrecisionConfig, kept: set[str]) -> dict[str, 
         if id(p) not in stay and p.dtype == torch.float32:
             full[name] = p.data
             p.data = p.data.to(dtype)
+    _check_range(model, full, cfg.param)
     return full
+
+
+def _check_range(model: nn.Module, full: Mapping[str, Tensor], param: str) -> None:
+    """Raises: PrecisionError for weights that were finite and are not in their stored format."""
+    stored = dict(model.named_parameters())
+    lost = {name: (~stored[name].isfinite() & value.isfinite()).sum() for name, value in full.items()}
+    if lost and bool(torch.stack(list(lost.values())).any()):
+        names = [name for name, count in lost.items() if count]
+        what = f"`{param}` holds numbers to {format_of(param).max:.6g}, and {', '.join(names[:3])} have larger ones"
+        raise PrecisionError(Problem("precision.param", what, "keep them float32 by precision.layers, or use bfloat16"))
 
 
 def _of(names: list[str], full: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +17,7 @@ from mpt.types import DeviceFacts
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
 
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _cuda: Any = torch.backends.cuda
 _cudnn: Any = torch.backends.cudnn
 _mkldnn: Any = torch.backends.mkldnn
@@ -91,10 +93,23 @@ def flags(cfg: PrecisionConfig, facts: DeviceFacts, deterministic: bool = False)
     depends on timing, is off with `deterministic`.
     """
     mechanism = resolve(cfg, facts)
-    with _given_back(_SWITCHES):
+    with _given_back(_SWITCHES), _cublas_workspace(deterministic):
         _set_tfloat32(mechanism.compute == "tfloat32" and not mechanism.emulated)
         _set_others(deterministic, benchmark=facts.type == "cuda" and not deterministic)
         yield
+
+
+@contextmanager
+def _cublas_workspace(deterministic: bool) -> Iterator[None]:
+    """The size of workspace without which cuBLAS is not deterministic, unless the user has set one."""
+    if not deterministic or _WORKSPACE in os.environ:
+        yield
+        return
+    os.environ[_WORKSPACE] = ":4096:8"
+    try:
+        yield
+    finally:
+        del os.environ[_WORKSPACE]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -64,6 +65,17 @@ def test_deterministic_turns_the_benchmark_off(facts: DeviceFacts, deterministic
         assert torch.backends.cudnn.benchmark is benchmark
         assert torch.backends.cudnn.deterministic is deterministic
         assert torch.are_deterministic_algorithms_enabled() is deterministic
+
+
+def test_deterministic_gives_cublas_the_workspace_it_needs_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    with flags(policy_config("bf16"), AMPERE, deterministic=True):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with flags(policy_config("bf16"), AMPERE, deterministic=True):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def start_states() -> list[dict[str, Any]]:
