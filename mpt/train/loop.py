@@ -31,13 +31,14 @@ class Loop:
         self,
         course: Course,
         *,
+        batches: Iterator[Batch],
         writer: RunWriter,
         store: CheckpointStore,
         console: Console,
         stop: StopRequest,
         memory: MemoryMeter,
     ) -> None:
-        self._course = course
+        self._course, self._batches = course, batches
         self._run, self._engine = course.run, course.engine
         self._history, self._clock, self._progress = course.history, course.clock, course.progress
         self._writer, self._store, self._console = writer, store, console
@@ -54,21 +55,20 @@ class Loop:
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
         length, stop = self._length, self._stop
-        batches = self._run.data.train(start=self._step * length.accumulate)
         ending: Ending | None = None
         read_at, read_s = self._next_read(), time.perf_counter()
         while ending is None and self._step < length.steps:
             if stop.signal is not None:
                 self._read()
                 return self._interrupted()
-            self._attempt(batches, length.window(self._step))
+            self._attempt(length.window(self._step))
             if self._step >= read_at or time.perf_counter() - read_s > READ_EVERY_S:
                 ending = self._read() or self._act()
                 read_at, read_s = self._next_read(), time.perf_counter()
         return ending or self._complete(f"{length.steps} steps, {length.epochs:.4g} epochs")
 
-    def _attempt(self, batches: Iterator[Batch], micro: int) -> None:
-        clock = self._clock
+    def _attempt(self, micro: int) -> None:
+        clock, batches = self._clock, self._batches
         clock.begin()
         window = []
         for _ in range(micro):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from mpt.train.resume import Origin, checkpoint_dir, origin
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, load_weights, restore
 from mpt.train.threads import cpu_threads
+from mpt.types import Batch
 
 
 def plan(cfg: RunConfig) -> Plan:
@@ -68,12 +70,12 @@ def _train(
     with course.clock.phase("startup"):
         memory = MemoryMeter(str(run.device))
         memory.start()
-        seen = preflight(run, course.engine.buffers, memory, next(run.data.train(start=0)))
+        seen, batches = _preflown(course, memory)
         writer, run_dir = _open(course, start, state)
     with writer, make_console() as console:
         _describe(course, writer, console, run_dir, start, seen, told, argv)
         store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
-        loop = Loop(course, writer=writer, store=store, console=console, stop=stop, memory=memory)
+        loop = Loop(course, batches=batches, writer=writer, store=store, console=console, stop=stop, memory=memory)
         ending = _ending(loop, writer)
         document = summarize(course, ending, seen, memory)
         with _reported():
@@ -93,6 +95,14 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
         told = load_weights(run, load(Path(cfg.init_from)), cfg.init_from)
         return course, [f"weights are those of {cfg.init_from}; all else starts anew", *told]
     return course, []
+
+
+def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[Batch]]:
+    """The dry pass over the first micro-batch that the run will see, and its micro-batches from that one on."""
+    run = course.run
+    stream = run.data.train(start=course.history.totals.step * run.plan.length.accumulate)
+    first = next(stream)
+    return preflight(run, course.engine.buffers, memory, first), chain((first,), stream)
 
 
 def _open(course: Course, start: Origin, state: dict[str, Any] | None) -> tuple[RunWriter, Path]:
