@@ -13,7 +13,7 @@ import mpt
 PACKAGE = Path(mpt.__file__).parent
 LAYERS = (
     {"errors", "registry", "types", "units", "rng", "usercode"},
-    {"formats", "config"},
+    {"formats", "config", "stats"},
     {"precision", "scaling", "models", "data", "tasks", "optim", "schedules", "checkpoint"},
     {"plan", "record", "telemetry"},
     {"build"},
