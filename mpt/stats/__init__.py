@@ -1,0 +1,1 @@
+"""What paired runs can and can't say: intervals, equivalence within a margin, and the seeds still needed."""
