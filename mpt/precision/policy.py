@@ -166,6 +166,9 @@ def _store(model: nn.Module, cfg: PrecisionConfig, kept: set[str]) -> dict[str, 
             full[name] = p.data
             p.data = p.data.to(dtype)
     _check_range(model, full, cfg.param)
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants the weights, which are new tensors now, in one piece
     return full
 
 
