@@ -111,6 +111,8 @@ def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, reads_device: bo
     told = []
     if mechanism.how == "emulated":
         told.append(f"{mechanism.compute} is emulated here: its numerics are real, its speed says nothing")
+        if cfg.trainer.compile:
+            told.append("trainer.compile has no effect: emulated formats run eagerly")
     if reads_device:
         told.append(f"optimizer={cfg.optimizer.name} has no fused kernel here: one read of the device in each step")
     if cfg.optimizer.options.get("eps", 0) is None and cfg.precision.moment == "float16":

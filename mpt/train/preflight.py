@@ -55,8 +55,8 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
     state = rng.capture(run.device)
     buffers.keep()
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
-    with memory.observed(*batch), auditor:
-        with run.policy.forward(), _explained(run.cfg.model.choice, batch):
+    with _explained(run.cfg.model.choice, batch), memory.observed(*batch), auditor:
+        with run.policy.forward():
             output = run.model(batch.inputs)
         run.task.check(output, batch)
         loss_sum = run.task.loss_sum(output, batch)
@@ -72,7 +72,9 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
         weight.grad = None
     buffers.restore(torch.ones((), device=run.device))
     rng.restore(state, run.device)
-    return Preflight(auditor.result(), probe(run.device.type), idle)
+    with run.policy.forward():
+        proof = probe(run.device.type)
+    return Preflight(auditor.result(), proof, idle)
 
 
 @contextmanager
