@@ -1,0 +1,80 @@
+"""One process whose memory row 9 reads: `_peak.py runner|expert NET`. Prints bytes as JSON.
+
+Both processes import the same modules before anything is built, so that what differs is what the loops hold.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch._dynamo  # torch.optim imports it in its first step, mpt never does: here it is in both
+from _peers import Expert, Table
+
+from mpt import registry
+from mpt.build import channels_last
+from mpt.config.compose import compose
+from mpt.config.schema import RunConfig
+from mpt.rng import seed_all
+from mpt.train.run import train
+from mpt.types import DataSpec
+
+STEPS, SAMPLES = 12, 64
+NETS: dict[str, tuple[str, ...]] = {
+    "resnet18": ("model=resnet18", "data=synthetic_images", f"data.n={SAMPLES}", "data.image_size=64", "data.batch_size=16"),
+    "gpt": (
+        *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
+        *("data=synthetic_tokens", f"data.n={SAMPLES}", "data.vocab=256", "data.batch_size=8"),
+    ),
+}
+
+
+def resident_bytes(key: str) -> int:
+    """VmHWM (the peak) or VmRSS (now) of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def runner(cfg: RunConfig) -> None:
+    """All of `mpt train`: preflight with its audit, steps, record, one evaluation, one checkpoint."""
+    code = train(cfg, ["benchmark"])
+    assert code == 0, f"the run ended with {code}"
+
+
+def expert(cfg: RunConfig, folder: Path) -> None:
+    """A hand-written loop over as many samples, which saves weights and optimizer at its end."""
+    images = cfg.model.name != "gpt"
+    n, size = SAMPLES, cfg.data.batch_size
+    shape = (3, 64, 64) if images else (128,)
+    classes = 1000 if images else 256
+    spec = DataSpec("made", "images" if images else "tokens", shape, classes, n, n, (), "0", synthetic=True)
+    seed_all(0)
+    model = registry.load("models", cfg.model.name).build(cfg.model.options, spec)
+    if channels_last(cfg):
+        model = model.to(memory_format=torch.channels_last)
+    inputs = torch.randn(n, 64, 64, 3) if images else torch.randint(classes, (n, 128))
+    targets = torch.randint(classes, (n,) if images else (n, 128))
+    rows = torch.stack([torch.randperm(n)[:size] for _ in range(STEPS)])
+    loop = Expert(model, Table(inputs, targets, rows, channels_last=images), [1e-3] * STEPS, weight_decay=0.01)
+    loop.run(STEPS)
+    loop.save(folder / "last.pt")
+
+
+def main(who: str, net: str) -> None:
+    """Run, then tell the peak, and what was resident before."""
+    imported = resident_bytes("VmRSS")
+    with tempfile.TemporaryDirectory() as folder:
+        words = (f"trainer.max_steps={STEPS}", "trainer.eval_every=0", "checkpoint.every=0", f"run_dir={folder}/run")
+        cfg = compose([*NETS[net], *words, "data.eval_batch_size=8", "device=cpu"])
+        if who == "runner":
+            runner(cfg)
+        else:
+            expert(cfg, Path(folder))
+    print(json.dumps({"peak": resident_bytes("VmHWM"), "imported": imported}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

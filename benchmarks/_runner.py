@@ -1,0 +1,167 @@
+"""The runner as `mpt train` uses it, with a seam: every few batches, someone else may have a turn."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from _peers import Expert, Table
+from torch import nn
+
+from mpt import registry
+from mpt.build import Run, build, channels_last
+from mpt.checkpoint import CheckpointStore
+from mpt.config.compose import compose
+from mpt.data._context import DataSource
+from mpt.plan.facts import probe
+from mpt.precision.switches import flags
+from mpt.rng import seed_all
+from mpt.record.writer import RunWriter
+from mpt.telemetry.clock import Clock
+from mpt.telemetry.console import make_console
+from mpt.telemetry.history import History
+from mpt.telemetry.memory import MemoryMeter
+from mpt.train.engine import make_engine
+from mpt.train.loop import Loop
+from mpt.train.progress import Progress
+from mpt.train.signals import StopRequest
+from mpt.train.state import Course
+from mpt.train.threads import cpu_threads
+from mpt.types import Batch
+
+ONLY_STEPS = ("trainer.eval_every=0", "checkpoint.every=0")
+"""One evaluation and one checkpoint, both at the end: what lies between is steps and their record."""
+
+
+def waiter(run: Run) -> Callable[[], object]:
+    """A function that returns when the device has done all that was asked of it."""
+    if run.device.type == "cuda":
+        return lambda: torch.cuda.synchronize(run.device)
+    return lambda: None
+
+
+class Interposed:
+    """A data source that gives `turn` the floor before every `block` batches and times the steps in between."""
+
+    def __init__(self, inner: DataSource, block: int, turn: Callable[[], object], wait: Callable[[], object]) -> None:
+        self._inner, self._block, self._turn, self._wait = inner, block, turn, wait
+        self.spec, self.batches_per_epoch, self.skipped = inner.spec, inner.batches_per_epoch, inner.skipped
+        self.step_ms: list[float] = []
+        """Milliseconds a step, of each block."""
+
+    def train(self, start: int) -> Iterator[Batch]:
+        batches = self._inner.train(start)
+        since_s = 0.0
+        while True:
+            self._wait()
+            if since_s:
+                self.step_ms.append(1e3 * (time.perf_counter() - since_s) / self._block)
+            self._turn()
+            since_s = time.perf_counter()
+            for _ in range(self._block):
+                yield next(batches)
+
+    def eval(self) -> Iterator[Batch]:
+        return self._inner.eval()
+
+    def train_indices(self, micro: int) -> list[int]:
+        return self._inner.train_indices(micro)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def whole_run(words: list[str], *, block: int, blocks: int, peer: Callable[[Run], Callable[[], object]]) -> list[float]:
+    """Milliseconds a step of each of `blocks` blocks of a run with every default record on.
+
+    `peer(run)` makes the function that has a turn before each block. The first block is warm-up and dropped.
+    """
+    cfg = compose([*words, *ONLY_STEPS, f"trainer.max_steps={block * (blocks + 1) + 1}"])
+    facts = probe(cfg.device)
+    with ExitStack() as stack:
+        run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
+        stack.enter_context(flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic))
+        clock = Clock(facts.type)
+        run = build(cfg)
+        stack.enter_context(cpu_threads(cfg, run.plan))
+        data = Interposed(run.data, block, peer(run), waiter(run))
+        run = replace(run, data=data)
+        course = Course(run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, Progress())
+        nowhere = stack.enter_context(open(os.devnull, "w"))
+        loop = Loop(
+            course,
+            writer=stack.enter_context(RunWriter(run_dir)),
+            store=CheckpointStore(run_dir / "checkpoints", cfg.checkpoint.keep),
+            console=stack.enter_context(make_console(stream=nowhere)),
+            stop=stack.enter_context(StopRequest()),
+            memory=MemoryMeter(str(run.device)),
+        )
+        loop.run()
+    return data.step_ms[1:]
+
+
+class Steps:
+    """The runner's step alone, for comparing one precision with another; the record is a vanishing part of these."""
+
+    def __init__(self, *words: str) -> None:
+        self.cfg = compose([*words, *ONLY_STEPS, "trainer.max_steps=100000"])
+        self._facts = probe(self.cfg.device)
+        self.of = build(self.cfg)
+        self._stepper = make_engine(self.of).stepper
+        self._batches = self.of.data.train(start=0)
+
+    @property
+    def mechanism(self) -> str:
+        """How the policy's format is had here, and why."""
+        found = self.of.plan.mechanism
+        return f"{found.compute} {found.how}: {found.reason}"
+
+    def run(self, steps: int) -> None:
+        """The next `steps` steps, under the policy's switches."""
+        with flags(self.cfg.precision, self._facts, deterministic=self.cfg.trainer.deterministic):
+            for _ in range(steps):
+                self._stepper([next(self._batches)])
+
+
+def table(run: Run, steps: int) -> Table:
+    """The run's samples in memory, and the rows of its first `steps` batches."""
+    indices = [run.data.train_indices(micro) for micro in range(steps)]
+    batches = run.data.train(start=0)
+    first = next(batches)
+    channels_last = first.inputs.dim() == 4 and first.inputs.permute(0, 2, 3, 1).is_contiguous()
+    n = run.data.spec.n_train
+    stored = first.inputs.permute(0, 2, 3, 1) if channels_last else first.inputs
+    inputs = stored.new_zeros(n, *stored.shape[1:])
+    targets = first.targets.new_zeros(n, *first.targets.shape[1:])
+    for rows, batch in zip(indices, _chain(first, batches), strict=False):
+        inputs[rows] = batch.inputs.permute(0, 2, 3, 1) if channels_last else batch.inputs
+        targets[rows] = batch.targets
+    return Table(inputs, targets, torch.tensor(indices, device=inputs.device), channels_last)
+
+
+def _chain(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
+    yield first
+    yield from rest
+
+
+def twin(run: Run) -> nn.Module:
+    """Another model with the run's initial weights and layout, untouched by any policy."""
+    seed_all(run.cfg.seed)
+    model: nn.Module = registry.load("models", run.cfg.model.name).build(run.cfg.model.options, run.data.spec)
+    model = model.to(run.device)
+    if channels_last(run.cfg):
+        model = model.to(memory_format=torch.channels_last)
+    return model.train()
+
+
+def expert(run: Run, steps: int) -> Expert:
+    """The expert's loop over the run's batches, from its weights, with its schedule."""
+    optimizer = run.cfg.optimizer
+    rates = [run.lr(update) for update in range(steps)]
+    return Expert(twin(run), table(run, steps), rates, weight_decay=optimizer.weight_decay)

@@ -1,0 +1,65 @@
+"""Row 3: how often a step reads a device scalar on the host, outside log points; counted, not timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from _cells import Cell, value
+from _measure import Effort
+from _row import main
+from _runner import whole_run
+from torch.utils._python_dispatch import TorchDispatchMode
+
+BLOCKS = 120
+LOG_EVERY = 50
+HARD = ("trainer.clip_norm=1", "trainer.ema_decay=0.9", "trainer.accumulate=2", f"trainer.log_every={LOG_EVERY}")
+RUNS = {
+    "small_cnn fp32": ("model=small_cnn", "precision=fp32"),
+    "small_cnn bf16": ("model=small_cnn", "precision=bf16"),
+    "small_cnn fp16": ("model=small_cnn", "precision=fp16"),
+    "small_cnn fp16_master": ("model=small_cnn", "precision=fp16_master"),
+    "small_cnn bf16_true": ("model=small_cnn", "precision=bf16_true"),
+    "gpt fp16": ("model=gpt", "model.layers=2", "model.width=32", "data=shakespeare", "data.batch_size=4", "precision=fp16"),
+    "small_cnn sgd": ("model=small_cnn", "optimizer=sgd"),
+}
+WHAT = (
+    "aten::_local_scalar_dense seen by a dispatch mode around the whole loop, in the steps that no log point follows; "
+    "clipping, EMA and accumulation are on"
+)
+
+
+class Reads(TorchDispatchMode):
+    """Counts the op behind `.item()`, `float(tensor)` and `if tensor`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def measure(effort: Effort) -> list[Cell]:
+    """One exact count for each run."""
+    return [value(3, name, reads(words), 0, WHAT, unit="count") for name, words in RUNS.items()]
+
+
+def reads(words: tuple[str, ...]) -> list[float]:
+    """Reads in each step that no log point follows."""
+    seen: list[int] = []
+    mode = Reads()
+    with Reads() as control:
+        torch.ones(()).item()
+    assert control.count == 1, "the mode does not see reads"
+    with mode:
+        # a turn every two micro-batches, which are one step
+        whole_run([*words, *HARD, "device=cpu"], block=2, blocks=BLOCKS, peer=lambda _: lambda: seen.append(mode.count))
+    return [after - before for step, (before, after) in enumerate(zip(seen, seen[1:], strict=False), 1) if step % LOG_EVERY]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)

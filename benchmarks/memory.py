@@ -1,0 +1,44 @@
+"""Row 9: peak resident memory of a run on a CPU against that of an expert's loop, each in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from _cells import Cell, difference
+from _measure import Effort, interleaved
+from _row import main
+
+LIMIT_MB = 1.0
+NETS = ("resnet18", "gpt")
+WHAT = (
+    "{net}, sizes of row 4, 12 steps: VmHWM of a process that does all of `mpt train` (audit, record, evaluation, "
+    "checkpoint) - VmHWM of one that runs the expert's loop and saves once; both import the same modules"
+)
+
+
+def measure(effort: Effort) -> list[Cell]:
+    """One cell for each net."""
+    return [cell(net, effort) for net in NETS]
+
+
+def cell(net: str, effort: Effort) -> Cell:
+    """Processes take turns."""
+    found = interleaved({who: partial(peak_mb, who, net) for who in ("runner", "expert")}, effort)
+    return difference(9, net, found["runner"], found["expert"], LIMIT_MB, WHAT.format(net=net), unit="MB")
+
+
+def peak_mb(who: str, net: str) -> float:
+    """Largest resident memory of one process. Units: 10^6 bytes."""
+    command = [sys.executable, str(Path(__file__).with_name("_peak.py")), who, net]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr[-2000:]}")
+    return float(json.loads(done.stdout.splitlines()[-1])["peak"]) / 1e6
+
+
+if __name__ == "__main__":
+    main(measure, __doc__, repeats=7, budget_s=80)

@@ -1,0 +1,49 @@
+"""Row 4: a step of the whole runner against an expert's loop, on nets of a realistic size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from _cells import Cell, ratio
+from _measure import Effort, per_step_ms
+from _row import main
+from _runner import expert, whole_run
+
+from mpt.build import Run
+
+LIMIT = 1.01
+NETS = {
+    "resnet18": ("model=resnet18", "data=synthetic_images", "data.image_size=64", "data.batch_size=16", "data.limit=256"),
+    "gpt": (
+        *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
+        *("data=shakespeare", "data.batch_size=8"),
+    ),
+}
+BLOCKS = {"resnet18": 4, "gpt": 3}
+SIZES = {
+    "resnet18": "ResNet-18, batch 16, 64x64, channels_last, synthetic images",
+    "gpt": "GPT of 4 layers, width 256, context 128, batch 8, shakespeare",
+}
+
+
+def measure(effort: Effort) -> list[Cell]:
+    """One cell for each net."""
+    return [cell(name, words, effort) for name, words in NETS.items()]
+
+
+def cell(name: str, words: tuple[str, ...], effort: Effort) -> Cell:
+    """Runner and expert take turns of a few steps in one process."""
+    times: list[float] = []
+    block = BLOCKS[name]
+
+    def peer(run: Run) -> Callable[[], object]:
+        by_hand = expert(run, 40)
+        return lambda: times.append(per_step_ms(by_hand.run, block))
+
+    ours = whole_run([*words, "device=cpu"], block=block, blocks=effort.repeats, peer=peer)
+    what = f"{SIZES[name]}, float32: whole loop of the runner / expert's loop as in row 1, torch's default threads"
+    return ratio(4, name, ours, times[1 : 1 + len(ours)], LIMIT, what)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__, repeats=30)
