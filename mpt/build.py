@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from mpt.config.fingerprint import fingerprint
 from mpt.config.schema import RunConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import ConfigError, MptError, Problem
-from mpt.optim import build_optimizer
+from mpt.optim import build_optimizer, is_fused
 from mpt.optim._base import Optimizer
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan, length, notes
@@ -26,7 +25,7 @@ from mpt.rng import seed_all
 from mpt.scaling._base import Scaler
 from mpt.schedules import lr_at
 from mpt.tasks._base import Task
-from mpt.types import DeviceFacts
+from mpt.types import DeviceFacts, ModuleRow
 
 
 @dataclass
@@ -48,7 +47,6 @@ class Run:
 def make_plan(cfg: RunConfig) -> Plan:
     """What `cfg` would run, with nothing allocated on the device: the model is built on `meta`."""
     facts = _facts(cfg)
-    mechanism = resolve(cfg.precision, facts)
     data = _data(cfg, torch.device("cpu"))
     task = _task(cfg, data)
     try:
@@ -56,7 +54,7 @@ def make_plan(cfg: RunConfig) -> Plan:
             model = _model(cfg, data)
     except (RuntimeError, MptError):  # code that computes with its weights while it builds; a real fault comes again
         model = _model(cfg, data)
-    plan = _plan(cfg, facts, model, data, task, kernel=cfg.optimizer.name, reads_device=False)
+    plan = _plan(cfg, facts, model, data, task, assign(model, cfg.precision, resolve(cfg.precision, facts)))
     data.close()
     return plan
 
@@ -77,7 +75,7 @@ def build(cfg: RunConfig) -> Run:
     if not policy.weights:
         raise ConfigError(Problem(f"model={cfg.model.choice}", "has no weight that can be trained: all are frozen"))
     optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment)
-    plan = _plan(cfg, facts, model, data, task, optimizer.kernel, optimizer.reads_device, rows)
+    plan = _plan(cfg, facts, model, data, task, rows)
     scaler: Scaler = registry.load("scaling", cfg.scaling.name).build(cfg.scaling, device)
     lr = lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)
     seed_all(cfg.seed)
@@ -115,16 +113,10 @@ def _model(cfg: RunConfig, data: DataSource) -> nn.Module:
 
 
 def _plan(
-    cfg: RunConfig,
-    facts: DeviceFacts,
-    model: nn.Module,
-    data: DataSource,
-    task: Task,
-    kernel: str,
-    reads_device: bool,
-    rows: Any = None,
+    cfg: RunConfig, facts: DeviceFacts, model: nn.Module, data: DataSource, task: Task, rows: tuple[ModuleRow, ...]
 ) -> Plan:
     mechanism = resolve(cfg.precision, facts)
+    fused = is_fused(cfg.optimizer, facts.type)
     return Plan(
         name=cfg.name or f"{cfg.model.choice}-{cfg.precision.name}",
         model=cfg.model.choice,
@@ -132,15 +124,15 @@ def _plan(
         device=facts,
         precision=cfg.precision.name,
         mechanism=mechanism,
-        rows=assign(model, cfg.precision, mechanism) if rows is None else rows,
+        rows=rows,
         data=data.spec,
         task=task.name,
         length=length(cfg, data.batches_per_epoch),
         batch_size=cfg.data.batch_size,
         scaling=cfg.scaling.name,
-        optimizer=f"{cfg.optimizer.name} ({kernel})",
+        optimizer=f"{cfg.optimizer.name}{' in one fused kernel' if fused else ''}",
         schedule=cfg.schedule.name,
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
-        notes=notes(cfg, mechanism, data.spec, reads_device),
+        notes=notes(cfg, mechanism, data.spec, reads_device=not fused),
     )

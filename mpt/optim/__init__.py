@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mpt.optim._base import Optimizer
 
-__all__ = ["build_optimizer"]
+__all__ = ["build_optimizer", "is_fused"]
 
 
 def build_optimizer(cfg: OptimizerConfig, params: list[Tensor], moment: str) -> Optimizer:
@@ -22,7 +22,7 @@ def build_optimizer(cfg: OptimizerConfig, params: list[Tensor], moment: str) -> 
     Raises: ConfigError for an option it does not have, or a kernel that does not exist.
     """
     entry = registry.load("optim", cfg.name)
-    fused = fusable(cfg, params[0].device.type, getattr(entry, "FUSED_ON", ()))
+    fused = is_fused(cfg, params[0].device.type)
     try:
         optimizer: Optimizer = entry.build(
             params, lr=cfg.lr, weight_decay=cfg.weight_decay, moment=moment, fused=fused, **cfg.options
@@ -32,9 +32,12 @@ def build_optimizer(cfg: OptimizerConfig, params: list[Tensor], moment: str) -> 
     return optimizer
 
 
-def fusable(cfg: OptimizerConfig, device_type: str, fused_on: tuple[str, ...]) -> bool:
-    """Whether the one-kernel form is used, by cfg.fused and what exists for the device."""
-    exists = device_type in fused_on
+def is_fused(cfg: OptimizerConfig, device_type: str) -> bool:
+    """Whether one kernel updates all parameters and decides the skip itself, by cfg.fused and what exists.
+
+    Raises: ConfigError where a kernel is asked for that does not exist.
+    """
+    exists = device_type in getattr(registry.load("optim", cfg.name), "FUSED_ON", ())
     if cfg.fused == "true" and not exists:
         raise ConfigError(
             Problem("optimizer.fused", f"`true`, but {cfg.name} has no fused kernel on {device_type}", "use `auto`")

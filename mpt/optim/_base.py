@@ -16,11 +16,10 @@ class Optimizer(Protocol):
     """`step` divides gradients by `divisor` and applies them unless `found` is 1.
 
     `reads_device` tells whether that takes one read of `found` on the host; `by_closure` whether the
-    optimizer evaluates the loss itself. `kernel` names how it runs, for the plan.
+    optimizer evaluates the loss itself.
     """
 
     params: list[Tensor]
-    kernel: str
     reads_device: bool
     by_closure: bool
 

@@ -27,7 +27,6 @@ class FusedAdam:
         self, params: list[Tensor], *, betas: Sequence[float], eps: float, weight_decay: float, decoupled: bool
     ) -> None:
         self.params = params
-        self.kernel = "torch._fused_adamw_" if decoupled else "torch._fused_adam_"
         self._op: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
         self._first = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
         self._second = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
@@ -67,7 +66,6 @@ class FusedAdam:
 class FusedSGD:
     """Gradient descent, with momentum where asked, in one kernel."""
 
-    kernel = "torch._fused_sgd_"
     reads_device = False
     by_closure = False
 

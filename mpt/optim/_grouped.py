@@ -19,7 +19,6 @@ class Grouped:
 
     def __init__(self, params: list[Tensor], places: list[list[int]], inner: list[Optimizer]) -> None:
         self.params = params
-        self.kernel = inner[0].kernel
         self._places, self._inner = places, inner
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:

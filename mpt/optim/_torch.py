@@ -18,7 +18,6 @@ class TorchOptimizer:
     def __init__(self, params: list[Tensor], inner: torch.optim.Optimizer) -> None:
         self.params = params
         self.inner = inner
-        self.kernel = f"torch.optim.{type(inner).__name__}"
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
         if found.item():

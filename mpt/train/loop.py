@@ -51,6 +51,7 @@ class Loop:
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
+        self._told_unreadable = 0
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
@@ -103,11 +104,21 @@ class Loop:
         for row in rows:
             if not row.applied:
                 self._writer.event("skip", step=row.step, update=row.update, cause=cause(row), scale=row.scale)
+        self._tell_unreadable()
         self._lost.read(self._progress)
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
         self._console.update(self._snapshot(rows[-1]))
         reason = self._guard.verdict(rows)
         return Ending("DIVERGED", ExitCode.DIVERGED, reason) if reason else None
+
+    def _tell_unreadable(self) -> None:
+        """Samples that were replaced since the last log point, by name."""
+        new = self._run.data.skipped[self._told_unreadable :]
+        if new:
+            self._told_unreadable += len(new)
+            self._writer.event("unreadable_samples", step=self._step, names=new)
+            more = f" and {len(new) - 3} more" if len(new) > 3 else ""
+            self._console.say(f"unreadable samples were replaced: {', '.join(new[:3])}{more}", "warning")
 
     def _act(self) -> Ending | None:
         """Checkpoints and evaluations where they are due, then the stop rules."""

@@ -136,7 +136,7 @@ def _describe(
     writer.json("env", environment(run.plan.device, observed(), torch.get_num_threads()))
     writer.text("source.txt", source(argv))
     writer.json("audit", seen.document())
-    lines = [*run.plan.lines(), *seen.lines(), *told]
+    lines = [*run.plan.lines(), *run.data.notes, *seen.lines(), *told]
     lines += [f"passed over {path}: {why}" for path, why in start.rejected]
     step = course.history.totals.step
     if start.checkpoint is not None:
@@ -144,6 +144,8 @@ def _describe(
         writer.event("resumed", step=step, checkpoint=str(start.checkpoint), changed=told)
     else:
         writer.event("started", notes=told)
+    for note in run.data.notes:
+        writer.event("data", note=note)
     console.start([*lines, f"record: {run_dir}"])
 
 
