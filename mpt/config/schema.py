@@ -182,7 +182,7 @@ class DebugConfig:
     inject: list[Any]
     """Faults put in on purpose."""
     anomaly: bool
-    """Name the module whose forward first went non-finite."""
+    """Look for the module that went non-finite at every such step; else at the first of a run only."""
 
 
 @dataclass

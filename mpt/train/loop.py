@@ -14,6 +14,7 @@ from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
 from mpt.train.evaluate import evaluate
 from mpt.train.guard import Guard, cause
+from mpt.train.locate import locate
 from mpt.train.lost import Losses
 from mpt.train.progress import Ending
 from mpt.train.signals import StopRequest
@@ -52,6 +53,7 @@ class Loop:
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
         self._told_unreadable = 0
+        self._located = False
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
@@ -103,13 +105,24 @@ class Loop:
         self._writer.steps(rows)
         for row in rows:
             if not row.applied:
-                self._writer.event("skip", step=row.step, update=row.update, cause=cause(row), scale=row.scale)
+                self._tell_skip(row)
         self._tell_unreadable()
         self._lost.read(self._progress)
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
         self._console.update(self._snapshot(rows[-1]))
         reason = self._guard.verdict(rows)
         return Ending("DIVERGED", ExitCode.DIVERGED, reason) if reason else None
+
+    def _tell_skip(self, row: StepRow) -> None:
+        """The step and its cause; for a non-finite forward (the first of a run, or each) also where it began."""
+        why = cause(row)
+        self._writer.event("skip", step=row.step, update=row.update, cause=why, scale=row.scale)
+        if why == "nonfinite_loss" and (self._run.cfg.debug.anomaly or not self._located):
+            self._located = True
+            where = locate(self._run, self._engine.buffers, row.step)
+            self._writer.event("nonfinite_forward", step=row.step, **where)
+            module = where["module"] or "no module any more, with the weights as they are now"
+            self._console.say(f"step {row.step}: the loss is {row.loss}; first non-finite in {module}", "warning")
 
     def _tell_unreadable(self) -> None:
         """Samples that were replaced since the last log point, by name."""

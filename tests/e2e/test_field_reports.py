@@ -102,7 +102,31 @@ def test_a21_a_poisoned_batch_in_bf16_is_skipped_counted_and_leaves_weights_fini
     assert run.summary["skipped"] == 3
     assert {e["cause"] for e in run.events("skip")} == {"nonfinite_loss"}
     assert run.summary["nonfinite_losses"] == 3
+    (where,) = run.events("nonfinite_forward")
+    assert where["samples"] == [17]
+    assert where["inputs_finite"] is False
+    assert where["module"] == "0"
+    assert where["output"]["nonfinite_frac"] > 0
     assert math.isfinite(run.summary["final"]["eval_loss"])
+
+
+def test_c8_r8_the_module_that_goes_non_finite_is_named_with_the_range_of_its_input(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Fragile(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x / (x.detach().abs().amax() < 2)\n"
+        "def make(num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), Fragile(), nn.Linear(16, num_classes),\n"
+        "                         Fragile())\n"
+    )
+    words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / 'fragile.py'}:make", "optimizer.lr=0.1")
+    run = Done(tmp_path / "r", *words, "debug.anomaly=true", "trainer.max_epochs=3", "trainer.log_every=1")
+    located = run.events("nonfinite_forward")
+    assert len(located) == run.summary["skipped"] > 1
+    assert {where["module"] for where in located} == {"5"}
+    assert all(where["input"]["max"] >= 2 or where["input"]["min"] <= -2 for where in located)
 
 
 def test_c4_the_average_moves_in_half_precision(tmp_path: Path) -> None:
