@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mpt.config.ranges import STORED, WORDS
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
-from mpt.formats.table import FORMATS
+from mpt.formats.table import COMPUTE
 from mpt.registry import did_you_mean
 
 _USED_BY = {"none": ("max_consecutive_skips",), "static": ("init_scale", "max_consecutive_skips")}
@@ -29,7 +29,7 @@ def _asked(cfg: RunConfig) -> str:
 def scaler_with_wide_format(cfg: RunConfig) -> Iterator[Problem]:
     """Field report A11: steps are skipped for nothing."""
     compute = cfg.precision.compute
-    if _scaled(cfg) and compute in FORMATS and compute != "float16":
+    if _scaled(cfg) and compute in COMPUTE and compute != "float16":
         what = f"{compute} has the range of float32: there is nothing to scale"
         yield Problem(_asked(cfg), what, "leave scaling away (scaling=none), or use precision=fp16")
 
@@ -82,7 +82,7 @@ def scaling_unused(cfg: RunConfig) -> Iterator[Problem]:
 def precision_roles(cfg: RunConfig) -> Iterator[Problem]:
     """Weights are stored in float32 or in the compute format; a master copy is float32, and of half weights."""
     p = cfg.precision
-    if p.param in STORED and p.compute in FORMATS and p.param not in ("float32", p.compute):
+    if p.param in STORED and p.compute in COMPUTE and p.param not in ("float32", p.compute):
         what = f"got `{p.param}` with precision.compute={p.compute}, want float32 or {p.compute}"
         yield Problem("precision.param", what, f"precision.param=float32 or precision.compute={p.param}")
     if p.master is not None and p.param == "float32":
@@ -104,8 +104,8 @@ def precision_layers(cfg: RunConfig) -> Iterator[Problem]:
     """Rules by layer name a format and a pattern that can be read; TF32 can't be had for some layers only."""
     for index, rule in enumerate(cfg.precision.layers):
         where = f"precision.layers[{index}]"
-        if rule.format not in FORMATS:
-            yield Problem(f"{where}.format", f"got `{rule.format}`", did_you_mean(rule.format, list(FORMATS)))
+        if rule.format not in COMPUTE:
+            yield Problem(f"{where}.format", f"got `{rule.format}`", did_you_mean(rule.format, list(COMPUTE)))
         if rule.match.startswith("re:"):
             try:
                 re.compile(rule.match[3:])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpt.errors import Problem
-from mpt.formats.table import FORMATS
+from mpt.formats.table import COMPUTE, FORMATS
 from mpt.registry import did_you_mean
 
 
@@ -70,13 +70,13 @@ RANGES: dict[str, Range] = {
 }
 """By dotted key; of a list, each number. Every other number need only be finite."""
 
-STORED = tuple(name for name, row in FORMATS.items() if row.storage == name)
+STORED = tuple(name for name in COMPUTE if FORMATS[name].storage == name)
 """Formats that tensors have; TF32 is a way to multiply."""
 
 WORDS: dict[str, tuple[str, ...]] = {
     "data.on_error": ("error", "skip"),
     "precision.backend": ("auto", "native", "emulated"),
-    "precision.compute": tuple(FORMATS),
+    "precision.compute": COMPUTE,
     **dict.fromkeys(("precision.param", "precision.master", "precision.moment"), STORED),
     "optimizer.fused": ("auto", "true", "false"),
     "trainer.eval_precision": ("same", "fp32"),

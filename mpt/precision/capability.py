@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mpt.errors import PrecisionError, Problem
-from mpt.formats.table import FORMATS, format_of
+from mpt.formats.table import COMPUTE, format_of
 from mpt.types import DeviceFacts, FormatSupport
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Mechanism:
 def support(facts: DeviceFacts) -> list[FormatSupport]:
     """One answer for each format of the table: whether matmul and convolution have it on that device."""
     rules = _RULES.get(facts.type, {})
-    return [FormatSupport(name, *rules.get(name, _unknown)(facts)) for name in FORMATS]
+    return [FormatSupport(name, *rules.get(name, _unknown)(facts)) for name in COMPUTE]
 
 
 def resolve(cfg: PrecisionConfig, facts: DeviceFacts) -> Mechanism:
@@ -63,8 +63,8 @@ def _check_roles(cfg: PrecisionConfig) -> None:
     problems = []
     for role in ("compute", "param", "master"):
         name = getattr(cfg, role)
-        if name is not None and name not in FORMATS:
-            problems.append(Problem(f"precision.{role}", f"got `{name}`", "one of " + ", ".join(FORMATS)))
+        if name is not None and name not in COMPUTE:
+            problems.append(Problem(f"precision.{role}", f"got `{name}`", "one of " + ", ".join(COMPUTE)))
     if cfg.param not in ("float32", cfg.compute):
         what = f"got `{cfg.param}` with precision.compute={cfg.compute}"
         problems.append(Problem("precision.param", what, f"want float32 or {cfg.compute}"))
