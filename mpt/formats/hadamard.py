@@ -1,0 +1,36 @@
+"""A random Hadamard transform: spreads outliers over groups of 16, and cancels in a product of two rotated operands."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mpt.formats.operand import HADAMARD
+
+
+@cache
+def hadamard_matrix(device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Sylvester's matrix with rows of random sign, orthonormal: its product with its transpose is the identity.
+
+    The signs are the same in every run: what is random is that they don't depend on the data.
+    Shapes: 16, 16.
+    """
+    matrix = torch.ones(1, 1)
+    while len(matrix) < HADAMARD:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    signs = torch.randint(0, 2, (HADAMARD, 1), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    return (signs * matrix / HADAMARD**0.5).to(device, dtype)
+
+
+def rotate(x: Tensor) -> Tensor:
+    """Each run of 16 numbers along the last dimension, times the matrix. Shapes: (…, 16·n) to the same."""
+    runs = x.unflatten(-1, (-1, HADAMARD))
+    return (runs @ hadamard_matrix(x.device, x.dtype)).flatten(-2)
+
+
+def rotate_back(x: Tensor) -> Tensor:
+    """The inverse of `rotate`."""
+    runs = x.unflatten(-1, (-1, HADAMARD))
+    return (runs @ hadamard_matrix(x.device, x.dtype).t()).flatten(-2)
