@@ -19,7 +19,6 @@ SIGPIPE = 141
 
 LATER = {
     "sweep": "use `mpt train --multirun …`",
-    "compare": "use `mpt report RUN_DIR --json` for each run",
     "bench": "use `mpt train data=synthetic_images trainer.max_steps=50`: its report has the speed",
     "tune": "use `mpt train --multirun precision=fp32,bf16,fp16`",
     "data": "`mpt plan data=…` finds missing folders and files",

@@ -9,7 +9,7 @@ import shutil
 from typing import Any
 
 SUMMARY = "versions, devices, which number formats are native here, measured matmul speed"
-ORDER = 6
+ORDER = 8
 USAGE = """mpt doctor [--json] [device=NAME]
 
 Looks at every device of this machine, or at the one that device= names, and times a matrix product in

@@ -7,7 +7,7 @@ import argparse
 from mpt.errors import ConfigError, Problem
 
 SUMMARY = "evaluates a run's checkpoint"
-ORDER = 3
+ORDER = 4
 USAGE = """mpt eval RUN_DIR [key=value] … [--checkpoint PATH]
 
 Evaluates the newest valid checkpoint of the run, or the one that --checkpoint names, as the run's own

@@ -10,7 +10,7 @@ from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
 
 SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes"
-ORDER = 5
+ORDER = 7
 
 GROUPS = {
     "models": "model",

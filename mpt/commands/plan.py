@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mpt.plan.plan import Plan
 
 SUMMARY = "what would run, per module: format, native or emulated, and why; trains nothing"
-ORDER = 2
+ORDER = 3
 USAGE = """mpt plan [group=choice] [key=value] … [--json] [--config-dir DIR]
 
 Takes what `mpt train` takes. --json prints one document to stdout."""

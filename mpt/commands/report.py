@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpt.errors import ConfigError, Problem
 
 SUMMARY = "what a run did: result, precision asked for and measured, speed, memory, skips"
-ORDER = 4
+ORDER = 5
 USAGE = """mpt report RUN_DIR [--json]
 
 Reads the run folder; needs no torch. --json prints one document to stdout."""

@@ -19,9 +19,15 @@ _OUTSIDE_OF = {
 
 def essence(cfg: RunConfig) -> dict[str, Any]:
     """The configuration as plain containers, without what only names, places or watches the run."""
-    whole = {k: v for k, v in asdict(cfg).items() if k not in _OUTSIDE}
+    return essential(asdict(cfg))
+
+
+def essential(document: dict[str, Any]) -> dict[str, Any]:
+    """The same of a configuration that is containers already, as a run's config.yaml is; missing groups stay missing."""
+    whole = {k: v for k, v in document.items() if k not in _OUTSIDE}
     for group, keys in _OUTSIDE_OF.items():
-        whole[group] = {k: v for k, v in whole[group].items() if k not in keys}
+        if isinstance(whole.get(group), dict):
+            whole[group] = {k: v for k, v in whole[group].items() if k not in keys}
     return whole
 
 

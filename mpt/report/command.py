@@ -1,40 +1,135 @@
-"""`mpt report RUN_DIR`: the report in the terminal or as JSON, and report.md in the run folder."""
+"""`mpt report RUN_DIR` and `mpt compare …`: in the terminal or as JSON, and as files beside the runs."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from mpt.errors import ExitCode
-from mpt.record.reader import dumps, read_run
+from mpt.errors import ConfigError, ExitCode, Problem, RecordError
+from mpt.record.reader import RunData, dumps, read_run
+from mpt.report.compare import golden
+from mpt.report.compare.brief import brief_of
+from mpt.report.compare.comparison import Comparison, Options, compare, read
+from mpt.report.compare.document import to_json as comparison_json
+from mpt.report.compare.golden import Held
+from mpt.report.compare.sections import sections as comparison_sections
+from mpt.report.files import write_reports
 from mpt.report.json import to_json
 from mpt.report.markdown import to_markdown
+from mpt.report.page import to_html
+from mpt.report.pages import comparison_page, default_folder, run_page
+from mpt.report.section import Section
+from mpt.report.sections import sections
 
 
-def report(run_dir: str, as_json: bool) -> int:
-    """The report of one run on stdout; exit code 0 whatever state the run is in.
+def report(run_dir: str, as_json: bool, html: bool = True) -> int:
+    """The report of one run on stdout, and report.md and report.html in its folder; exit code 0 whatever state the
+    run is in.
 
     Raises: RecordError when the folder holds no run.
     """
     run = read_run(Path(run_dir))
-    _write(run.path / "report.md", to_markdown(run))
+    parts = sections(run)
+    texts = {"report.md": to_markdown(parts), **({"report.html": html_of(run)} if html else {})}
+    written = write_reports(run.path, texts)
     if as_json:
-        print(dumps(to_json(run), indent=2))
+        print(dumps(to_json(parts, run.path), indent=2))
         return ExitCode.FINISHED
+    _show(parts, run.status)
+    _tell(written)
+    return ExitCode.FINISHED
+
+
+def html_of(run: RunData) -> str:
+    """report.html of a run."""
+    return to_html(run_page(run, brief_of(run) if len(run.steps) else None))
+
+
+def compared(
+    given: Sequence[str], options: Options, *, as_json: bool, out: str | None = None, against: str | None = None,
+    fail_if: Sequence[str] = (),
+) -> int:  # fmt: skip
+    """The comparison on stdout, and compare.html, compare.md and compare.json; 4 where a verdict is in `fail_if`.
+
+    Raises: RecordError where fewer than two runs can be read; ConfigError where no conclusion may be drawn at all.
+    """
+    runs, skipped = read(given)
+    kept = golden.load(Path(against)) if against else None
+    if kept is not None and options.metric is None:
+        options = _as_kept(options, kept)
+    if len(runs) < 2 and kept is None:
+        why = Problem(str(runs[0].data.path), "is the only run: nothing to compare it with", "mpt report shows one run")
+        raise RecordError(why, *skipped)
+    made = compare(runs, skipped, options)
+    _refuse(made, kept is not None)
+    held = golden.hold(kept, made.configs, made.metric, force=options.force) if kept is not None else []
+    more = [golden.section(held, Path(against))] if against else []
+    _write_and_show(made, more, given, as_json, out)
+    return _code(made, held, fail_if, against is not None)
+
+
+def _as_kept(options: Options, kept: dict[str, object]) -> Options:
+    """The metric of the kept comparison, where none was asked for."""
+    from dataclasses import replace
+
+    return replace(options, metric=str(kept["metric"]), at=str(kept["at"]))
+
+
+def _refuse(made: Comparison, against: bool) -> None:
+    """Raises: ConfigError where every comparison is refused and there is no golden file to hold the runs to."""
+    if not made.refused or against:
+        return
+    hint = "--force concludes all the same; --axis KEY says that this key is what is compared"
+    raise ConfigError(
+        *(
+            Problem(
+                f"{j.pairing.candidate.label} against {j.pairing.baseline.label}", "; ".join(j.pairing.refused), hint
+            )
+            for j in made.judged
+        )
+    )
+
+
+def _write_and_show(
+    made: Comparison, more: Sequence[Section], given: Sequence[str], as_json: bool, out: str | None
+) -> None:
+    first, *others = comparison_sections(made)
+    parts = [first, *more, *others]
+    document = dumps({**comparison_json(made), **{s.key: dict(s.data) for s in more}}, indent=2)
+    folder = Path(out) if out else default_folder(given)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = to_html(comparison_page(made, more))
+    written = write_reports(
+        folder, {"compare.html": page, "compare.md": to_markdown(parts), "compare.json": document + "\n"}
+    )
+    if as_json:
+        print(document)
+        return
+    _show(parts)
+    _tell(written)
+
+
+def _code(made: Comparison, held: Sequence[Held], fail_if: Sequence[str], against: bool) -> int:
+    """4 when a word that must not be said was said (a refusal is none that passes)."""
+    words = [h.word for h in held] if against else [j.word for j in made.judged]
+    if not fail_if:
+        return ExitCode.FINISHED
+    failing = sorted({word for word in words if word in (*fail_if, "refused")})
+    if failing:
+        print(f"--fail-if: {', '.join(failing)}", file=sys.stderr)
+    return ExitCode.JOBS_FAILED if failing else ExitCode.FINISHED
+
+
+def _show(parts: Sequence[Section], status: str = "") -> None:
     from rich.console import Console
 
     from mpt.report.text import render
 
-    terminal = Console(markup=False, highlight=False, emoji=False)
-    terminal.print(render(run))
-    return ExitCode.FINISHED
+    terminal = Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 180)
+    terminal.print(render(parts, status))
 
 
-def _write(path: Path, text: str) -> None:
-    """`path` holds the text; a folder that can't be written to is told, and is no reason to show nothing."""
-    temp = path.with_name(f".{path.name}.tmp")
-    try:
-        temp.write_text(text, encoding="utf-8", errors="replace")
-        temp.replace(path)
-    except OSError as error:
-        print(f"{path} was not written: {error.strerror}", file=sys.stderr)
+def _tell(written: Sequence[Path]) -> None:
+    if written:
+        print(f"written: {', '.join(map(str, written))}", file=sys.stderr)

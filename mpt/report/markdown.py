@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from mpt.record.reader import RunData
 from mpt.report.section import Section, Table
-from mpt.report.sections import sections
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~])")
 _MARKS = {"good": "✓ ", "bad": "✗ ", "careful": "⚠ "}
 
 
-def to_markdown(run: RunData) -> str:
-    """All sections; text from the run can't form markup, links or HTML."""
-    first, *others = sections(run)
+def to_markdown(sections: Sequence[Section]) -> str:
+    """All sections; text from a run can't form markup, links or HTML."""
+    first, *others = sections
     parts = [f"# {escape(first.title)}", *_body(first)]
     for section in others:
         parts += [f"## {escape(section.title)}", *_body(section)]

@@ -17,11 +17,13 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Co")  # controls, direction marks, surrogates, pri
 
 @dataclass(frozen=True)
 class Table:
-    """`columns` names, then rows of as many cells; numeric columns are those listed in `right`."""
+    """`columns` names, then rows of as many cells; numeric columns are those listed in `right`, rows in `dim` are
+    greyed."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
+    dim: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mpt.record.reader import RunData
 from mpt.report.section import Section, Table
-from mpt.report.sections import sections
 
 _STYLES = {"good": "green", "bad": "bold red", "careful": "yellow", "": "dim"}
 _STATUS = {"done": "green", "failed": "bold red", "diverged": "bold red"}
 
 
-def render(run: RunData) -> Group:
-    """All sections; text from the run is never read as markup."""
-    return Group(*(part for section in sections(run) for part in _section(section, run.status)))
+def render(sections: Sequence[Section], status: str = "") -> Group:
+    """All sections; text from a run is never read as markup. `status` is the run's, for its colour."""
+    return Group(*(part for section in sections for part in _section(section, status)))
 
 
 def _section(section: Section, status: str) -> Iterator[RenderableType]:
@@ -47,6 +45,6 @@ def _table(table: Table) -> RichTable:
     rich = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for i, name in enumerate(table.columns):
         rich.add_column(Text(name), justify="right" if i in table.right else "left", overflow="fold")
-    for row in table.rows:
-        rich.add_row(*map(Text, row))
+    for i, row in enumerate(table.rows):
+        rich.add_row(*map(Text, row), style="dim" if i in table.dim else None)
     return rich

@@ -1,4 +1,4 @@
-"""Equivalent, worse, better or inconclusive: three-sided tests on paired differences against a margin stated in advance.
+"""Equivalent, worse, better or inconclusive: three-sided tests of paired differences against a stated margin.
 
 A difference is candidate minus baseline of one seed, signed so that more is better. The line is cut at ±margin into
 worse, equivalent and better; a word is said only when the other two are rejected, each at `alpha` (the two one-sided

@@ -103,12 +103,12 @@ def test_no_command_at_all_shows_the_overview_and_exits_2(capsys: pytest.Capture
 def test_the_overview_names_every_command_that_works_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == ExitCode.FINISHED
-    assert names() == ["train", "plan", "eval", "report", "list", "doctor"]
+    assert names() == ["train", "plan", "eval", "report", "compare", "list", "doctor"]
     listed = [line.split()[0] for line in out.split("\n\n")[2].splitlines()]
     assert listed == names()
 
 
-@pytest.mark.parametrize("command", ["plan", "eval", "report", "list", "doctor"])
+@pytest.mark.parametrize("command", ["plan", "eval", "report", "compare", "list", "doctor"])
 def test_every_command_has_a_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, command, "--help")
     assert code == ExitCode.FINISHED

@@ -6,7 +6,7 @@ from mpt.record.reader import RunData
 from mpt.report.section import Section, Table, clean, get, number, reason, shown
 from mpt.units import bytes_text
 
-_PARTS = (
+PARTS = (
     ("params", "weights"),
     ("buffers", "buffers"),
     ("grads", "gradients"),
@@ -33,7 +33,7 @@ def section(run: RunData) -> Section:
 
 def _table(memory: dict[str, object]) -> Table:
     rows = []
-    for key, title in _PARTS:
+    for key, title in PARTS:
         value = number(memory, f"{key}_bytes")
         if value is None and f"{key}_bytes" in memory:
             rows.append((title, reason(memory, f"{key}_bytes")))

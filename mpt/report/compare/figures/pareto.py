@@ -1,0 +1,45 @@
+"""Quality against time, memory by size; configurations that another beats are greyed."""
+
+from __future__ import annotations
+
+from mpt.report.compare.comparison import Comparison
+from mpt.report.compare.sections.verdict import greyed
+from mpt.report.figure import Figure, plain
+from mpt.report.section import clean
+from mpt.units import bytes_text, number_text
+
+_LEAST_PX, _SPREAD_PX = 12, 26
+
+
+def figure(made: Comparison) -> Figure | None:
+    shown = [
+        (i, p) for i, p in enumerate(made.points)
+        if p.quality is not None and p.step_ms is not None and p.peak_bytes is not None
+    ]  # fmt: skip
+    if len(shown) < 2:
+        return None
+    most = max(p.peak_bytes or 1.0 for _, p in shown)
+    grey = greyed(made)
+    traces = []
+    for i, p in shown:
+        assert p.quality is not None
+        assert p.step_ms is not None
+        assert p.peak_bytes is not None
+        told = f"{number_text(p.quality)} {made.metric.name}, {p.step_ms:.3g} ms a step, {bytes_text(p.peak_bytes)}"
+        traces.append({
+            "type": "scatter", "mode": "markers+text", "name": clean(p.label), "text": [clean(p.label)],
+            "textposition": "top center", "cliponaxis": False, "x": plain([p.step_ms]), "y": plain([p.quality]),
+            "marker": {"size": _LEAST_PX + _SPREAD_PX * p.peak_bytes / most}, "hovertext": [told],
+            "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
+            "meta": {"group": i, "dim": p.label in grey},
+        })  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "median step (ms): less is better"}},
+        "yaxis": {"title": {"text": f"{made.metric.at} {made.metric.name}"}},
+        "hovermode": "closest",
+    }
+    left_out = [clean(p.label) for p in made.points if p.label not in {q.label for _, q in shown}]
+    note = "size: peak memory; grey: another is better in all three by its means"
+    if left_out:
+        note += f". Not placed: {', '.join(left_out)} (emulated, or not measured)"
+    return Figure("pareto", "verdict", "Quality, time and memory", tuple(traces), layout, note)
