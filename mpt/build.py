@@ -116,7 +116,7 @@ def _plan(
     cfg: RunConfig, facts: DeviceFacts, model: nn.Module, data: DataSource, task: Task, rows: tuple[ModuleRow, ...]
 ) -> Plan:
     mechanism = resolve(cfg.precision, facts)
-    fused = is_fused(cfg.optimizer, facts.type)
+    fused, run_length = is_fused(cfg.optimizer, facts.type), length(cfg, data.batches_per_epoch)
     return Plan(
         name=cfg.name or f"{cfg.model.choice}-{cfg.precision.name}",
         model=cfg.model.choice,
@@ -127,12 +127,12 @@ def _plan(
         rows=rows,
         data=data.spec,
         task=task.name,
-        length=length(cfg, data.batches_per_epoch),
+        length=run_length,
         batch_size=cfg.data.batch_size,
         scaling=cfg.scaling.name,
         optimizer=f"{cfg.optimizer.name}{' in one fused kernel' if fused else ''}",
         schedule=cfg.schedule.name,
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
-        notes=notes(cfg, mechanism, data.spec, reads_device=not fused),
+        notes=notes(cfg, mechanism, data.spec, run_length.steps, reads_device=not fused),
     )

@@ -156,11 +156,8 @@ def loss_weight(cfg: RunConfig) -> Iterator[Problem]:
 
 
 def lengths(cfg: RunConfig) -> Iterator[Problem]:
-    """Warm-up fits into the run, and rules that act at evaluations have some."""
-    t, warmup = cfg.trainer, cfg.schedule.warmup
-    if t.max_steps is not None and warmup > t.max_steps:
-        what = f"got {warmup}, longer than the run: trainer.max_steps={t.max_steps}"
-        yield Problem("schedule.warmup", what, "shorten the warm-up or lengthen the run")
+    """Rules that act at evaluations have some."""
+    t = cfg.trainer
     if t.patience is not None and t.eval_every == 0:
         what = "never acts with trainer.eval_every=0 (evaluation only at the end)"
         yield Problem("trainer.patience", what, "set trainer.eval_every, or leave patience away")

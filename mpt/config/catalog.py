@@ -8,9 +8,9 @@ from mpt.config.paths import conf_dir, recipes_dir
 
 
 def first_comment(path: Path) -> str:
-    """The line that describes a YAML: its first, without `#`."""
+    """The line that describes a YAML: its first after Hydra's header (`# @package …`), without `#`."""
     with path.open(encoding="utf-8") as file:
-        line = file.readline()
+        line = next((line for line in file if not line.startswith("# @")), "")
     return line[1:].strip() if line.startswith("#") else ""
 
 

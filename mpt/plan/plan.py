@@ -106,13 +106,15 @@ class Plan:
         ]
 
 
-def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, reads_device: bool) -> tuple[str, ...]:
+def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool) -> tuple[str, ...]:
     """What is not obvious from the configuration, a sentence each."""
     told = []
     if mechanism.how == "emulated":
         told.append(f"{mechanism.compute} is emulated here: its numerics are real, its speed says nothing")
         if cfg.trainer.compile:
             told.append("trainer.compile has no effect: emulated formats run eagerly")
+    if cfg.schedule.warmup >= steps:
+        told.append(f"the warm-up of {cfg.schedule.warmup} updates is not over when the run ends: {steps} steps")
     if reads_device:
         told.append(f"optimizer={cfg.optimizer.name} has no fused kernel here: one read of the device in each step")
     if cfg.optimizer.options.get("eps", 0) is None and cfg.precision.moment == "float16":

@@ -43,8 +43,10 @@ def composed(group: str, choice: str) -> RunConfig:
 
 
 def raw(group: str, choice: str) -> dict[str, Any]:
+    """What a choice says of its own group; one with settings for others too (`@package _global_`) names the group."""
     found: dict[str, Any] = yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
-    return found
+    own: dict[str, Any] = found.get(group, found)
+    return own
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
