@@ -64,6 +64,14 @@ class LayerRule:
     """`float32`, or a compute format (`bfloat16`, `float16`)."""
     type: str | None = None
     """Only modules of this class name."""
+    first: int | None = None
+    """Of the layers that multiply and match, only the first n; ≥ 1."""
+    last: int | None = None
+    """Of the layers that multiply and match, only the last n; ≥ 1."""
+    below: int | None = None
+    """Only modules with fewer weights than this; ≥ 1."""
+    gemms: dict[str, Any] | None = None
+    """Products of its own, written as `precision.gemms` is; `format` is the policy's compute format then."""
 
 
 @dataclass
@@ -209,7 +217,7 @@ class RunConfig:
     resume: str | None
     """`auto`, a run folder or a checkpoint; None: a new run."""
     init_from: str | None
-    """A run folder or checkpoint whose weights alone are taken."""
+    """A run folder or checkpoint whose weights alone are taken; ignored where resume=auto finds a run to go on with."""
     numerics: str
     """`off`, `light` or `full`."""
     logger: list[str]

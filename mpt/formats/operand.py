@@ -183,6 +183,8 @@ def gemms_of(given: Mapping[str, Any], where: str = "precision.gemms") -> Gemms 
     """
     if not given:
         return None
+    if not isinstance(given, Mapping):
+        raise PrecisionError(Problem(where, f"got `{given}`", "want forward: …, grad_input: … and grad_weight: …"))
     problems = [
         Problem(f"{where}.{name}", "no such product", did_you_mean(name, list(_OPERANDS)))
         for name in given

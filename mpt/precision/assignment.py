@@ -9,14 +9,21 @@ import torch
 from torch import nn
 
 from mpt.precision.capability import Mechanism
-from mpt.precision.roles import is_batch_norm, is_norm, kept_parameters, own_parameters, running_modules
+from mpt.precision.low.eligible import lowered
+from mpt.precision.roles import (
+    is_batch_norm,
+    is_norm,
+    kept_parameters,
+    multiplies,
+    own_parameters,
+    running_modules,
+)
 from mpt.precision.rules import changes_of_format, formats_inside, matched
 from mpt.types import ModuleRow
 
 if TYPE_CHECKING:
     from mpt.config.schema import LayerRule, PrecisionConfig
 
-_GEMM = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
 _KIND_OF_OP: dict[type[nn.Module], str] = {
@@ -51,7 +58,7 @@ def computing(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def kind_of(module: nn.Module) -> str:
     """gemm, norm, embedding, composite (parameters of its own beside children) or other."""
-    if isinstance(module, _GEMM):
+    if multiplies(module):
         return "gemm"
     if is_norm(module):
         return "norm"
@@ -68,6 +75,7 @@ class _Planned:
         self._inside = formats_inside(model, cfg)
         kept = {name for name, now in changes_of_format(model, cfg).items() if now == "float32"}
         self._float32 = kept_parameters(model, kept)
+        self._low = lowered(model, cfg)
         self._counted: dict[int, str] = {}
 
     def row(self, name: str, module: nn.Module) -> ModuleRow:
@@ -83,6 +91,11 @@ class _Planned:
         rule = self._rules.get(name)
         if self._inside[name] == "float32" and self._cfg.compute != "float32":
             return "float32", "native", f"kept float32 by the rule `{_told(rule)}`"
+        if name in self._low.gemms:
+            label, compute = self._low.gemms[name].label, self._mechanism.compute
+            return label, self._mechanism.low_how, f"operands {label}, sums float32, results {compute}"
+        if kind == "gemm" and name in self._low.kept:
+            return self._mechanism.compute, self._mechanism.how, self._low.kept[name]
         if kind == "gemm":
             return self._mechanism.compute, self._mechanism.how, self._why_gemm(rule)
         op = next((k for t, k in _KIND_OF_OP.items() if isinstance(module, t)), None)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from mpt.formats.operand import SAME, Gemms, Product
 from mpt.precision.assignment import computing
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
+from mpt.precision.low.eligible import lowered
 from mpt.precision.observe import PHASES, Observer, Phase, Seen
 from mpt.precision.roles import own_parameters
 from mpt.precision.rules import formats_inside
@@ -33,6 +35,7 @@ class Auditor:
         self._model = model
         self._rows = {row.name: row for row in rows}
         self._inside = formats_inside(model, cfg)
+        self._low = lowered(model, cfg).gemms
         self._mechanism = mechanism
         self._observer = Observer(model)
         self._stack = ExitStack()
@@ -70,7 +73,11 @@ class Auditor:
     def _judge(self, name: str, module: nn.Module, seen: Seen) -> AuditRow:
         row = self._rows.get(name)
         planned = self._inside[name]
-        notes = [*_wrong_gemms(planned, seen), *_wrong_norms(row, seen), *_wrong_parameters(row, module)]
+        gemms = self._low.get(name)
+        wrong = _wrong_gemms(planned, seen) if gemms is None else _wrong_low(gemms, planned, seen)
+        if gemms is not None:
+            planned = gemms.label
+        notes = [*wrong, *_wrong_norms(row, seen), *_wrong_parameters(row, module)]
         if row is not None and not seen.multiplied():
             planned = row.compute
         matches = not notes
@@ -96,6 +103,28 @@ def _wrong_gemms(planned: str, seen: Seen) -> list[str]:
     ]
 
 
+def _wrong_low(gemms: Gemms, compute: str, seen: Seen) -> list[str]:
+    """Each product of a low-bit layer multiplies its own two formats; an operand that stays high, the compute one."""
+    forward = _formats((gemms.forward,), gemms, compute)
+    backward = _formats((gemms.grad_input, gemms.grad_weight), gemms, compute)
+    wrong = []
+    for phase, wanted in (("forward", forward), ("backward", backward)):
+        got = seen.gemms[phase] | seen.plain_vectors[phase]  # type: ignore[index]
+        if got - wanted:
+            wrong.append(f"{phase} multiplied {', '.join(sorted(got - wanted))}, planned {', '.join(sorted(wanted))}")
+    return wrong
+
+
+def _formats(products: tuple[Product, ...], gemms: Gemms, compute: str) -> set[str]:
+    found = set()
+    for product in products:
+        same = gemms.forward.left if product is gemms.grad_weight else gemms.forward.right
+        for op in (product.left, product.right):
+            held = same if op.format == SAME else op
+            found.add(held.label if held.low else compute)
+    return found
+
+
 def _multiplied(planned: str, seen: Seen, phase: Phase) -> set[str]:
     return seen.gemms[phase] | (set() if planned == "tfloat32" else seen.plain_vectors[phase])
 
@@ -112,7 +141,8 @@ def _wrong_parameters(row: ModuleRow | None, module: nn.Module) -> list[str]:
 def _remarks(seen: Seen, row: ModuleRow | None) -> list[str]:
     remarks = []
     if seen.emulated:
-        remarks.append("emulated: multiplied in float32, rounded back")
+        low = row is not None and "/" in row.compute
+        remarks.append("emulated: rounded operands" if low else "emulated: multiplied in float32, rounded back")
     if row is not None and not seen.ran:
         remarks.append("took no part in this pass")
     return remarks

@@ -7,11 +7,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mpt.errors import PrecisionError, Problem
+from mpt.formats.operand import Gemms, Operand
 from mpt.formats.table import COMPUTE, format_of
+from mpt.precision.low.settings import low_bit
 from mpt.types import DeviceFacts, FormatSupport
 
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
+
+LOW: dict[str, tuple[int, int]] = {
+    "float8_e4m3fn": (8, 9),
+    "float8_e5m2": (8, 9),
+    "mxfp8": (10, 0),
+    "mxfp6": (10, 0),
+    "mxfp4": (10, 0),
+    "nvfp4": (10, 0),
+    "int8": (7, 2),
+}
+"""Low-bit formats of which tensor cores make products, and the compute capability from which they do.
+Source: NVIDIA, PTX ISA, mma and tcgen05 instructions, target notes."""
 
 How = Literal["native", "emulated"]
 _Answer = tuple[How, str]
@@ -25,6 +39,9 @@ class Mechanism:
     how: How
     reason: str
     device: str
+    low: str = ""
+    low_how: How = "emulated"
+    low_reason: str = ""
 
     @property
     def half(self) -> bool:
@@ -39,7 +56,8 @@ class Mechanism:
 def support(facts: DeviceFacts) -> list[FormatSupport]:
     """One answer for each format of the table: whether matmul and convolution have it on that device."""
     rules = _RULES.get(facts.type, {})
-    return [FormatSupport(name, *rules.get(name, _unknown)(facts)) for name in COMPUTE]
+    wide = [FormatSupport(name, *rules.get(name, _unknown)(facts)) for name in COMPUTE]
+    return wide + [FormatSupport(name, *_low(name, facts)) for name in LOW]
 
 
 def resolve(cfg: PrecisionConfig, facts: DeviceFacts) -> Mechanism:
@@ -56,7 +74,48 @@ def resolve(cfg: PrecisionConfig, facts: DeviceFacts) -> Mechanism:
         how, reason = "native", reason if how == "native" else f"asked for; {_cpu_float16_flags(facts)}"
     if cfg.backend == "emulated" and cfg.compute != "float32":
         how, reason = "emulated", "asked for by precision.backend"
-    return Mechanism(cfg.compute, how, reason, facts.type)
+    return Mechanism(cfg.compute, how, reason, facts.type, *_resolve_low(cfg, facts))
+
+
+def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, str]:
+    """The low-bit products of a policy: their formats, and how they are had."""
+    low = low_bit(cfg)
+    if low is None:
+        return "", "emulated", ""
+    answers = {kind: _low(kind, facts) for kind in _kinds(low.gemms)}
+    lacking = [kind for kind, (how, _) in answers.items() if how != "native"]
+    if cfg.backend == "native" and lacking:
+        what = f"got `native`, but {lacking[0]} is emulated on {facts.name}: {answers[lacking[0]][1]}"
+        hint = "precision.backend=auto emulates it with the same roundings; precision=bf16 is native where it exists"
+        raise PrecisionError(Problem("precision.backend", what, hint))
+    reasons = dict.fromkeys(reason for _, reason in answers.values())
+    return low.gemms.label, "emulated", "; ".join(reasons)
+
+
+def _kinds(gemms: Gemms) -> list[str]:
+    """Rows of the table of low-bit formats that products need."""
+    return list(dict.fromkeys(_kind(op) for op in gemms.operands() if op.low))
+
+
+def _kind(op: Operand) -> str:
+    if op.scale in ("mx", "nv"):
+        by_scale = {"mx": f"mxfp{op.row.bits}", "nv": "nvfp4"}[op.scale]
+        return by_scale if by_scale in LOW else op.label
+    return op.format if op.integer_bits else op.row.name
+
+
+def _low(kind: str, facts: DeviceFacts) -> _Answer:
+    """Low-bit products are emulated everywhere: no native kernel has been proved equal by this version's tests."""
+    needed = LOW.get(kind)
+    if needed is None:
+        return "emulated", f"no hardware multiplies {kind}"
+    if facts.type != "cuda":
+        return "emulated", f"{facts.name} has no products of {kind}"
+    if facts.capability is None or facts.capability < needed:
+        have = "unknown" if facts.capability is None else _dotted(facts.capability)
+        return "emulated", f"compute capability {have}, {kind} needs {_dotted(needed)} or newer"
+    have = _dotted(facts.capability)
+    return "emulated", f"compute capability {have} multiplies {kind}, by kernels that this version does not call"
 
 
 def _check_roles(cfg: PrecisionConfig) -> None:

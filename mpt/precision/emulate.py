@@ -49,11 +49,14 @@ _Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Watcher(Protocol):
-    """Told of each emulated op: the op and its operands as the model gave them."""
+    """Told of each emulated op, with its operands as the model gave them, and of each tensor that holds numbers of a
+    narrower format than its own."""
 
     emulating: bool
 
     def saw(self, func: Any, args: tuple[Any, ...], compute: str) -> None: ...
+
+    def holds(self, x: Tensor, label: str) -> None: ...
 
 
 class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]

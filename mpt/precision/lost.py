@@ -16,7 +16,7 @@ class UpdateMeter(Protocol):
 
     def before(self, weights: Sequence[Tensor]) -> None: ...
 
-    def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None: ...
+    def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None], found: Tensor) -> None: ...
 
     def drain(self) -> float | None: ...
 
@@ -29,7 +29,7 @@ class NothingLost:
     def before(self, weights: Sequence[Tensor]) -> None:
         pass
 
-    def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+    def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None], found: Tensor) -> None:
         pass
 
     def drain(self) -> float | None:
@@ -39,7 +39,7 @@ class NothingLost:
 class LostUpdates:
     """Counts, on the device, weights whose value is the same after an update although their gradient was not zero.
 
-    `before` and `after` stand around an update that was applied; `drain` reads and clears what was counted.
+    `before` and `after` stand around an attempt; `drain` reads and clears what was counted.
     """
 
     active = True
@@ -54,13 +54,13 @@ class LostUpdates:
         self._kept = [w.detach().clone() for w in _half(weights)]
 
     @torch.no_grad()
-    def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
-        """Count what did not move; `grads` are those of `weights`, None where there was none."""
+    def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None], found: Tensor) -> None:
+        """Count what did not move; `grads` are those of `weights`, None where there was none; nothing if `found` is 1."""
         by_weight = [g for w, g in zip(weights, grads, strict=True) if w.dtype != torch.float32]
         for old, new, grad in zip(self._kept, _half(weights), by_weight, strict=True):
             if grad is not None:
                 asked = grad != 0
-                counts = torch.stack([((old == new) & asked).sum(), asked.sum()])
+                counts = torch.stack([((old == new) & asked).sum(), asked.sum()]) * found.eq(0)
                 self._counts = counts if self._counts is None else self._counts + counts
         self._kept = []
 
@@ -70,7 +70,7 @@ class LostUpdates:
         if counts is None:
             return None
         lost, asked = counts.tolist()
-        return lost / asked if asked else 0.0
+        return lost / asked if asked else None
 
 
 def _half(weights: Sequence[Tensor]) -> list[Tensor]:

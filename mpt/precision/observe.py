@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right
 from collections import defaultdict
 from typing import Any, Literal
@@ -91,6 +92,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names = {module: name for name, module in model.named_modules()}
         self._owners = _Owners()
         self._in_backward = False
+        self._labels = _Labels()
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Any:
@@ -142,12 +144,19 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen.gemms[phase] |= {compute} if compute == "tfloat32" else dtypes
         seen.emulated = True
 
+    def holds(self, x: Tensor, label: str) -> None:
+        """A tensor whose numbers are of that format, whatever its dtype."""
+        self._labels.put(x, label)
+
     def _record(self, seen: Seen, phase: Phase, func: Any, args: tuple[Any, ...], out: Any) -> None:
         op = func.overloadpacket.__name__
         if func in VECTORS and args[0].dtype == torch.float32:
             seen.plain_vectors[phase].add("float32")
         elif func in GEMMS or op in _OTHER_GEMMS:
-            seen.gemms[phase] |= {_multiplied_as(t, op) for t in _multiplied(func, args)}
+            operands = _multiplied(func, args)
+            labels = {label for t in operands if (label := self._labels.of(t))}
+            seen.emulated |= bool(labels)
+            seen.gemms[phase] |= labels | {_multiplied_as(t, op) for t in operands if not self._labels.of(t)}
         elif op in _NORMS:
             seen.norms[phase].add(_format(args[0]))
         elif op in _BATCH_NORMS:
@@ -194,8 +203,29 @@ class _Owners:
             self._names.append(name)
 
 
+class _Labels:
+    """Formats of numbers by the storage that holds them, for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[torch.UntypedStorage], str]] = {}
+
+    def put(self, x: Tensor, label: str) -> None:
+        storage = x.untyped_storage()
+        key = id(storage)
+        self._of[key] = weakref.ref(storage, lambda _: self._of.pop(key, None)), label
+
+    def of(self, x: Tensor) -> str:
+        """Empty for a tensor that holds what its dtype says."""
+        found = self._of.get(id(x.untyped_storage()))
+        return found[1] if found else ""
+
+
 def _multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
     at = GEMMS.get(func) or _OTHER_GEMMS[func.overloadpacket.__name__]
+    if func is _aten.convolution_backward.default:
+        # For the gradient of one operand the other is multiplied; what is not asked for takes no part.
+        wants_input, wants_weight, _ = args[-1]
+        at = (0, *((1,) if wants_weight else ()), *((2,) if wants_input else ()))
     return [t for t in tensors([args[i] for i in at]) if t.is_floating_point()]
 
 

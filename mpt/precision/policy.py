@@ -17,12 +17,15 @@ from mpt.precision.borders import Borders, paused
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
 from mpt.precision.kernels import install_kernels
+from mpt.precision.low.eligible import lowered
+from mpt.precision.low.layers import LowLayers
+from mpt.precision.low.settings import low_bit
 from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
 from mpt.precision.masters import MasterCopies, Masters, SameWeights
 from mpt.precision.ops import check_keep
 from mpt.precision.roles import kept_parameters
 from mpt.precision.rules import changes_of_format
-from mpt.precision.switches import tfloat32_switched
+from mpt.precision.switches import eagerly, tfloat32_switched
 
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
@@ -39,16 +42,20 @@ class Policy:
     theirs, and `masters` what the optimizer updates, in the same order.
     """
 
-    def __init__(self, model: nn.Module, mechanism: Mechanism, masters: Masters, lost: UpdateMeter) -> None:
+    def __init__(
+        self, model: nn.Module, mechanism: Mechanism, masters: Masters, lost: UpdateMeter, low: LowLayers | None = None
+    ) -> None:
         self.mechanism = mechanism
         self.names, self.weights = _trained(model)
         self.lost_updates = lost
         self._model = model
         self._copies = masters
+        self._low = low
         self._emulation = Emulation(mechanism.compute) if mechanism.emulated else None
         self._borders = Borders(mechanism, self._emulation)
-        self._forward = _entered(_autocast(mechanism), self._emulation)
-        self._backward: AbstractContextManager[Any] = self._emulation or _NOTHING
+        emulation = self._emulation or (_Eagerly() if low else None)
+        self._forward = _entered(_autocast(mechanism), emulation)
+        self._backward: AbstractContextManager[Any] = emulation or _NOTHING
 
     @property
     def masters(self) -> list[Tensor]:
@@ -73,6 +80,8 @@ class Policy:
 
     def gather(self) -> None:
         self._copies.gather()
+        if self._low is not None:
+            self._low.turn()
 
     def publish(self) -> None:
         self._copies.publish()
@@ -94,10 +103,15 @@ class Policy:
         self._copies.adopt(values)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._copies.state_dict()
+        return self._copies.state_dict() | (self._low.state_dict() if self._low else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._copies.load_state_dict(state)
+        self.load_scales(state)
+
+    def load_scales(self, state: Mapping[str, Any]) -> bool:
+        """Delayed scales go on where they were; False where the state has none of these layers."""
+        return self._low is None or self._low.load_state_dict(state)
 
     @contextmanager
     def _plain_float32(self) -> Iterator[None]:
@@ -131,11 +145,19 @@ def install(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> Pol
     copied = cfg.master is not None and full
     masters: Masters = MasterCopies(names, weights, _of(names, full)) if copied else SameWeights(weights)
     lost: UpdateMeter = LostUpdates() if full and not copied else NothingLost()
-    policy = Policy(model, mechanism, masters, lost)
+    policy = Policy(model, mechanism, masters, lost, _low_layers(model, cfg))
     if mechanism.half:
         install_kernels(mechanism.device, cfg.keep)
     policy.enforce(changes)
     return policy
+
+
+def _low_layers(model: nn.Module, cfg: PrecisionConfig) -> LowLayers | None:
+    """Before borders are put around them, so that these lie outside."""
+    low, found = low_bit(cfg), lowered(model, cfg)
+    if low is None or not found.gemms:
+        return None
+    return LowLayers(model, found.gemms, storage_dtype(cfg.compute), low.history)
 
 
 def _trained(model: nn.Module) -> tuple[list[str], list[Parameter]]:
@@ -192,6 +214,20 @@ def _autocast(mechanism: Mechanism) -> torch.autocast | None:
     return torch.autocast(mechanism.device, dtype=storage_dtype(mechanism.compute))
 
 
+class _Eagerly:
+    """Compiled models run eagerly inside: low-bit layers are told apart by their modules' forwards."""
+
+    def __init__(self) -> None:
+        self._entered: list[AbstractContextManager[Any]] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(eagerly())
+        self._entered[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.pop().__exit__(*error)
+
+
 class _Both:
     """Autocast outside, emulation inside; can be entered again and again."""
 
@@ -208,7 +244,9 @@ class _Both:
         self._outer.__exit__(*error)
 
 
-def _entered(autocast: torch.autocast | None, emulation: Emulation | None) -> AbstractContextManager[Any]:
+def _entered(
+    autocast: torch.autocast | None, emulation: AbstractContextManager[Any] | None
+) -> AbstractContextManager[Any]:
     if autocast is not None and emulation is not None:
         return _Both(autocast, emulation)
     return autocast or emulation or _NOTHING

@@ -16,6 +16,14 @@ _NORMS = (
 )
 
 
+_MULTIPLY = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+
+
+def multiplies(module: nn.Module) -> bool:
+    """Whether it is one of torch's layers that multiply by weights."""
+    return isinstance(module, _MULTIPLY)
+
+
 def reads_children(module: nn.Module) -> bool:
     """Whether its forward reads its children's weights and never calls them."""
     return type(module).forward is nn.MultiheadAttention.forward

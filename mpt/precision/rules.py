@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from mpt.errors import PrecisionError, Problem
-from mpt.precision.roles import running_modules
+from mpt.precision.roles import multiplies, running_modules
 from mpt.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ def matched(model: nn.Module, cfg: PrecisionConfig) -> dict[str, LayerRule]:
     """
     _check(model, cfg)
     found: dict[str, LayerRule] = {}
-    for name, module in running_modules(model):
-        own = next((r for r in cfg.layers if _matches(r, name, module)), None)
+    chosen = [(rule, _chosen(rule, model)) for rule in cfg.layers]
+    for name, _ in running_modules(model):
+        own = next((rule for rule, names in chosen if name in names), None)
         rule = own or found.get(name.rpartition(".")[0] if name else "")
         if rule is not None:
             found[name] = rule
@@ -44,8 +45,19 @@ def changes_of_format(model: nn.Module, cfg: PrecisionConfig) -> dict[str, str]:
     return {name: now for name, now in inside.items() if now != above[name]}
 
 
+def _chosen(rule: LayerRule, model: nn.Module) -> set[str]:
+    """Names of the modules that a rule matches; with `first` or `last`, only those of its first or last layers."""
+    names = [(n, m) for n, m in running_modules(model) if _matches(rule, n, m)]
+    if rule.first is None and rule.last is None:
+        return {n for n, _ in names}
+    layers = [n for n, m in names if multiplies(m)]
+    return set(layers[: rule.first or 0]) | set(layers[len(layers) - rule.last :] if rule.last else ())
+
+
 def _matches(rule: LayerRule, name: str, module: nn.Module) -> bool:
     if rule.type is not None and type(module).__name__ != rule.type:
+        return False
+    if rule.below is not None and not 0 < sum(p.numel() for p in module.parameters()) < rule.below:
         return False
     if rule.match.startswith("re:"):
         return re.search(rule.match[3:], name) is not None
@@ -77,8 +89,11 @@ def _bad_pattern(where: str, rule: LayerRule) -> Problem | None:
 
 def _no_match(where: str, rule: LayerRule, model: nn.Module) -> Problem | None:
     modules = dict(running_modules(model))
-    if any(_matches(rule, name, module) for name, module in modules.items()):
+    if _chosen(rule, model):
         return None
+    if _chosen(type(rule)(rule.match, rule.format, rule.type), model):
+        what = f"`{rule.match}` matches modules, but none with these first, last or below"
+        return Problem(f"{where}.match", what, "first and last count layers that multiply; below counts weights")
     by_name = [n for n, m in modules.items() if rule.type is not None and _matches_name(rule, n, m)]
     if by_name:
         types = sorted({type(modules[n]).__name__ for n in by_name})

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import torch
 
-from mpt.formats.table import format_of
+from mpt.formats.table import COMPUTE, format_of
 from mpt.precision.switches import tfloat32_switched
 from mpt.types import DeviceFacts
 
@@ -15,10 +15,13 @@ SIDES = (256, 512, 1024, 2048, 4096, 8192)
 
 
 def ceiling_tflops(name: str, facts: DeviceFacts, budget_s: float) -> float | None:
-    """The best rate over sides that grow while the time lasts; None where the device has no such product.
+    """The best rate over sides that grow while the time lasts; None where the device has no such product, and for
+    low-bit formats.
 
     The last product begun may end after `budget_s`.
     """
+    if name not in COMPUTE:
+        return None
     row = format_of(name)
     if name != row.storage and facts.type != "cuda":
         return None  # TF32 is a mode of NVIDIA GPUs: elsewhere this would time float32

@@ -92,6 +92,8 @@ def _restore_parts(run: Run, engine: Engine, state: dict[str, Any]) -> list[str]
         run.optimizer.load_state_dict(state["optimizer"])
     except (AssertionError, KeyError, RuntimeError, ValueError):
         reset.append(f"optimizer state starts anew: the checkpoint's is not of {run.cfg.optimizer.name}")
+    if not run.policy.load_scales(state["policy"]):
+        reset.append("delayed scales start anew: the checkpoint's are not of these layers")
     if state["scaler"]["strategy"] == run.scaler.strategy:
         run.scaler.load_state_dict(state["scaler"]["state"])
     else:

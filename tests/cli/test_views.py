@@ -14,7 +14,8 @@ from mpt.commands.list import GROUPS, KINDS
 from mpt.config import catalog
 from mpt.config.compose import compose
 from mpt.config.flat import flatten
-from mpt.formats.table import FORMATS
+from mpt.formats.table import COMPUTE, FORMATS
+from mpt.precision.capability import LOW
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +160,7 @@ def test_the_doctor_reports_versions_formats_and_measured_speed(
     (device,) = document["devices"]
     assert device["type"] == "cpu"
     formats = {row["format"]: row for row in device["formats"]}
-    assert set(formats) == set(FORMATS)
+    assert set(formats) == {*COMPUTE, *LOW}
     assert formats["float32"]["how"] == "native"
     assert formats["float32"]["matmul_tflops"] > 0
     assert formats["tfloat32"]["matmul_tflops"] is None

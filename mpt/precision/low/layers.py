@@ -1,0 +1,97 @@
+"""Low-bit layers put into a model: the forward of each linear and convolution that takes part is replaced."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mpt.formats.operand import Gemms
+from mpt.precision.emulate import Emulation
+from mpt.precision.low.amax import AmaxHistory
+from mpt.precision.low.conv import LowConv, Window
+from mpt.precision.low.linear import LowLinear
+from mpt.precision.low.operands import Layer
+
+
+class LowLayers:
+    """The low-bit layers of one model; they act where autocast is on, and are plain layers elsewhere.
+
+    The new forward is an attribute of the instance: names of parameters and of the state dict stay as they are.
+    """
+
+    def __init__(self, model: nn.Module, gemms: Mapping[str, Gemms], compute: torch.dtype, history: int) -> None:
+        modules = dict(model.named_modules())
+        delayed = any(op.scale == "delayed" for g in gemms.values() for op in g.operands())
+        self._amax: AmaxHistory | None = None
+        if delayed:
+            device = next(model.parameters()).device
+            self._amax = AmaxHistory(list(gemms), history, device)
+        for index, (name, products) in enumerate(gemms.items()):
+            _replace(modules[name], Layer(products, compute, index, self._amax))
+
+    def turn(self) -> None:
+        """An update has all its gradients."""
+        if self._amax is not None:
+            self._amax.turn()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._amax is None else {"amax": self._amax.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Whether all scales go on where they were."""
+        return self._amax is None or ("amax" in state and self._amax.load_state_dict(state["amax"]))
+
+
+def _replace(module: nn.Module, layer: Layer) -> None:
+    plain: Callable[[Tensor], Tensor] = module.forward
+    low = _linear(module, layer) if isinstance(module, nn.Linear) else _conv(module, layer)
+
+    @functools.wraps(plain)
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        device = x.device.type
+        if not torch.is_autocast_enabled(device):
+            return plain(x, *args, **kwargs)
+        # A pass that is only watched, or that trains nothing, leaves no trace in the scales.
+        record = torch.is_grad_enabled() and not Emulation.watchers
+        with torch.autocast(device, enabled=False):
+            return low(x.to(layer.compute), record)
+
+    module.forward = forward
+
+
+def _linear(module: nn.Linear, layer: Layer) -> Callable[[Tensor, bool], Tensor]:
+    def low(x: Tensor, record: bool) -> Tensor:
+        out: Tensor = LowLinear.apply(x, module.weight, module.bias, layer, record)  # type: ignore[no-untyped-call]
+        return out
+
+    return low
+
+
+def _conv(module: nn.Module, layer: Layer) -> Callable[[Tensor, bool], Tensor]:
+    assert isinstance(module, nn.modules.conv._ConvNd)
+    padding = _padding(module)
+    zeros = module.padding_mode == "zeros"
+    window = Window(module.stride, padding if zeros else (0,) * len(padding), module.dilation)
+    around = [p for side in reversed(padding) for p in (side, side)]
+
+    def low(x: Tensor, record: bool) -> Tensor:
+        x = x if zeros else F.pad(x, around, mode=module.padding_mode)
+        single = x.dim() == len(padding) + 1  # an image without a batch
+        x = x.unsqueeze(0) if single else x
+        out: Tensor = LowConv.apply(x, module.weight, module.bias, layer, window, record)  # type: ignore[no-untyped-call]
+        return out.squeeze(0) if single else out
+
+    return low
+
+
+def _padding(module: nn.modules.conv._ConvNd) -> tuple[int, ...]:
+    if module.padding == "same":
+        return tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+    if isinstance(module.padding, str):
+        return (0,) * len(module.kernel_size)
+    return module.padding
