@@ -29,15 +29,30 @@ def device_syntax(cfg: RunConfig) -> Iterator[Problem]:
 
 
 def start_from(cfg: RunConfig) -> Iterator[Problem]:
-    """A run goes on (resume) or starts from weights (init_from), and both name something that is there."""
-    if cfg.resume and cfg.init_from:
-        what = "both are given: resume goes on with a run, init_from starts one from its weights alone"
-        yield Problem("resume, init_from", what, "leave one away")
-    if cfg.resume == "auto" and cfg.run_dir is None:
-        yield Problem("resume", "`auto` looks in run_dir, which is not given", "name it: run_dir=outputs/mine")
-    for key, value in (("resume", cfg.resume), ("init_from", cfg.init_from)):
-        if value and not (key == "resume" and value == "auto") and not os.path.exists(value):
+    """A run goes on (resume) or starts from weights (init_from), and both name something that is there.
+
+    With resume=auto both make sense: the first try starts from the weights, later ones go on.
+    """
+    if cfg.resume == "auto":
+        if cfg.run_dir is None:
+            yield Problem("resume", "`auto` looks in run_dir, which is not given", "name it: run_dir=outputs/mine")
+    elif cfg.resume and cfg.init_from:
+        what = "both are given: a named resume goes on with a run, init_from starts one from its weights alone"
+        yield Problem("resume, init_from", what, "leave one away, or use resume=auto")
+    named = {"resume": None if cfg.resume == "auto" else cfg.resume, "init_from": cfg.init_from}
+    for key, value in named.items():
+        if value and not os.path.exists(value) and not _goes_on(cfg):
             yield Problem(key, f"`{value}` does not exist", f"give a run folder or a checkpoint, from {os.getcwd()}")
+
+
+def _goes_on(cfg: RunConfig) -> bool:
+    """Whether resume finds a run in its own folder."""
+    from mpt.record.folder import STEPS
+
+    place = cfg.run_dir if cfg.resume == "auto" else cfg.resume
+    if place is None or os.path.abspath(cfg.run_dir or place) != os.path.abspath(place):
+        return False
+    return os.path.isfile(os.path.join(place, STEPS))
 
 
 def run_folder(cfg: RunConfig) -> Iterator[Problem]:
@@ -54,6 +69,18 @@ def run_folder(cfg: RunConfig) -> Iterator[Problem]:
             yield Problem("run_dir", f"`{path}` is not empty and holds no run", "name a folder, new or empty")
         elif cfg.resume is None:
             yield Problem("run_dir", f"`{path}` holds a run", "resume=auto goes on with it; or name a new folder")
+
+
+def checkpoint_folder(cfg: RunConfig) -> Iterator[Problem]:
+    """A new run's checkpoints never lie among another's, which it would remove or go on from."""
+    if cfg.checkpoint.dir is None or _goes_on(cfg):
+        return
+    folder = Path(cfg.checkpoint.dir).absolute()
+    there = sorted(path.name for path in folder.glob("update-*")) if folder.is_dir() else []
+    taken = Path(cfg.resume).absolute() if cfg.resume not in (None, "auto") else None
+    if there and (taken is None or folder not in (taken, *taken.parents)):
+        what = f"`{cfg.checkpoint.dir}` holds checkpoints of another run ({there[-1]})"
+        yield Problem("checkpoint.dir", what, "name a new or empty folder; resume=auto goes on with a run's own")
 
 
 def disk(cfg: RunConfig) -> Iterator[Problem]:
@@ -100,4 +127,4 @@ def _existing(path: Path) -> Path:
     return next((p for p in (path, *path.parents) if p.is_dir()), Path(path.anchor))
 
 
-PLACES = (entries, device_syntax, start_from, run_folder, disk, data_files)
+PLACES = (entries, device_syntax, start_from, run_folder, checkpoint_folder, disk, data_files)

@@ -9,7 +9,9 @@ from typing import Any
 
 from mpt.config.schema import RunConfig
 
-_OUTSIDE = ("name", "run_dir", "resume", "logger", "plugins", "numerics", "recipe", "checkpoint", "debug")
+_OUTSIDE = (
+    *("name", "run_dir", "resume", "init_from", "logger", "plugins", "numerics", "recipe", "checkpoint", "debug"),
+)
 _OUTSIDE_OF = {
     "trainer": ("log_every", "max_time_s"),
     "data": ("workers", "download", "root"),

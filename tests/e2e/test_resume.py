@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from mpt.checkpoint import load
 from tests.e2e._cli import document, lines, mpt, start
+from tests.e2e._run import TINY, Done
 
 HARD = (
     "data.limit=400",
@@ -104,6 +106,16 @@ def test_a_changed_configuration_is_refused_and_named_unless_allowed(tmp_path: P
     mpt(*words, "resume=auto", "optimizer.lr=0.5", "checkpoint.allow_changes=true", cwd=tmp_path)
     resumed = [e for e in lines(tmp_path / "r" / "events.jsonl") if e["kind"] == "resumed"]
     assert any("optimizer.lr" in line for line in resumed[-1]["changed"])
+
+
+def test_a_run_begun_from_weights_is_resumed_by_the_same_command(tmp_path: Path) -> None:
+    Done(tmp_path / "base", *TINY, "trainer.max_steps=2")
+    words = (*TINY, f"init_from={tmp_path / 'base'}", "resume=auto", "trainer.max_steps=4", "checkpoint.every=2")
+    whole, broken = Done(tmp_path / "whole", *words), Done(tmp_path / "broken", *words)
+    (broken.folder / "DONE").unlink()
+    shutil.rmtree(broken.folder / "checkpoints" / "update-000004")
+    assert Done(broken.folder, *words).events("resumed")
+    assert_equal_runs(broken.folder, whole.folder)
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_the_names_of_its_tensors(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mpt.config._places import MIN_FREE_BYTES
 from mpt.config.check import check, require
 from mpt.config.compose import compose
+from mpt.config.fingerprint import fingerprint
 from mpt.config.ranges import RANGES, SCALE, Range
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError
@@ -105,6 +106,7 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ("resume=nowhere", "resume", "`nowhere` does not exist"),
         ("init_from=nowhere", "init_from", "`nowhere` does not exist"),
         ("resume=. init_from=.", "resume, init_from", "both are given"),
+        ("run_dir=new resume=auto init_from=nowhere", "init_from", "`nowhere` does not exist"),
         ("numerics=full", "numerics", "not in this version"),
         ("logger=tensorboard", "logger", "not in this version"),
         ("logger=tensorbord", "logger", "did you mean `tensorboard`?"),
@@ -159,6 +161,38 @@ def test_a_folder_that_holds_a_run_needs_resume(tmp_path: Path) -> None:
     (tmp_path / "old" / "steps.jsonl").touch()
     assert "resume=auto goes on with it" in found("run_dir=old")["run_dir"]
     assert found("run_dir=old", "resume=auto") == {}
+
+
+def test_a_run_begun_from_weights_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    words = ("run_dir=mine", "resume=auto", "init_from=weights")
+    assert found(*words) == {}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "steps.jsonl").touch()
+    (tmp_path / "weights").rmdir()  # no longer needed where a run is there to go on with
+    assert found(*words) == {}
+    assert fingerprint(compose(["init_from=weights"])) == fingerprint(compose([]))
+
+
+def test_a_new_run_does_not_put_its_checkpoints_among_anothers(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "update-000100").mkdir(parents=True)
+    for words in (["run_dir=new"], ["run_dir=new", "resume=auto"], []):
+        problem = found("checkpoint.dir=kept", *words)["checkpoint.dir"]
+        assert "holds checkpoints of another run (update-000100)" in problem
+    (tmp_path / "other").mkdir()
+    assert "checkpoint.dir" in found("checkpoint.dir=kept", "run_dir=new", "resume=other")
+    (tmp_path / "empty").mkdir()
+    assert found("checkpoint.dir=empty", "run_dir=new") == {}
+
+
+def test_a_run_that_goes_on_finds_its_checkpoints_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "update-000100").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "steps.jsonl").touch()
+    for words in (["run_dir=mine", "resume=auto"], ["resume=mine"], ["run_dir=mine", f"resume={tmp_path}/mine"]):
+        assert found("checkpoint.dir=kept", *words) == {}
+    for place in ("kept", "kept/update-000100"):
+        assert found("checkpoint.dir=kept", "run_dir=new", f"resume={place}") == {}
 
 
 def test_too_little_disk_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
