@@ -11,7 +11,7 @@ import mpt.train.run
 from mpt.cli import main
 from mpt.config.compose.sweep import plan_jobs
 from mpt.config.schema import RunConfig
-from mpt.errors import ExitCode, ModelError, Problem
+from mpt.errors import ConfigError, ExitCode, ModelError, Problem
 
 
 @pytest.fixture(autouse=True)
@@ -146,9 +146,26 @@ def test_a_problem_of_every_job_is_told_once(trainer: Any, capsys: pytest.Captur
     assert err.count("modle") == 1
 
 
+def test_a_sweep_goes_on_where_other_outputs_are(tmp_path: Path) -> None:
+    (tmp_path / "outputs" / "2026-11-29" / "14-03-22_mine").mkdir(parents=True)
+    assert [j.number for j in plan_jobs(["seed=1,2", "resume=auto"], None)] == [0, 1]
+    (tmp_path / "old" / "1").mkdir(parents=True)
+    (tmp_path / "old" / "1" / "steps.jsonl").touch()
+    assert len(plan_jobs(["seed=1,2", "resume=auto", "hydra.sweep.dir=old"], None)) == 2
+    (tmp_path / "old" / "0").mkdir()
+    (tmp_path / "old" / "0" / "photo.jpg").touch()
+    with pytest.raises(ConfigError, match=r"old/0` is not empty and holds no run \(in job 0: seed=1"):
+        plan_jobs(["seed=1,2", "resume=auto", "hydra.sweep.dir=old"], None)
+
+
+def test_one_folder_for_the_checkpoints_of_all_jobs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="checkpoint.dir: got `kept`, one folder for all jobs\n.*hydra.sweep.dir"):
+        plan_jobs(["seed=1,2", "checkpoint.dir=kept"], None)
+
+
 def test_paths_with_commas_are_no_sweep() -> None:
-    (job,) = plan_jobs(["checkpoint.dir=a,b"], None)
-    assert job.config.checkpoint.dir == "a,b"
+    (job,) = plan_jobs(["data.root=a,b"], None)
+    assert job.config.data.root == "a,b"
     assert [j.config.name for j in plan_jobs(["name=007,1e5"], None)] == ["007", "1e5"]
 
 

@@ -51,14 +51,17 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
         raise ConfigError(*refused)
     with session(config_dir) as hydra:
         rows = _rows(typed, hydra)
+    made = [_composed(row, config_dir) for row in rows]
+    # resume=auto looks into each job's own folder; elsewhere the folder is one that is not there yet.
+    looks = any(isinstance(config, RunConfig) and config.resume == "auto" for config in made)
+    folder = sweep_dir(typed, config_dir) if looks else None
     problems: dict[Problem, list[int]] = {}
     jobs = []
-    for number, row in enumerate(rows):
-        found, config = _job(row, config_dir)
-        for problem in found:
-            problems.setdefault(problem, []).append(number)
-        if config is not None:
+    for number, (row, config) in enumerate(zip(rows, made, strict=True)):
+        if isinstance(config, RunConfig):
             jobs.append(Job(number, row, config))
+        for problem in _problems(config, folder / str(number) if folder else None):
+            problems.setdefault(problem, []).append(number)
     if problems:
         raise ConfigError(*(_placed(problem, numbers, rows) for problem, numbers in problems.items()))
     return jobs
@@ -90,13 +93,22 @@ def _rows(typed: list[str], hydra: Session) -> list[tuple[str, ...]]:
         raise ConfigError(Problem("--multirun", str(error), "sweep over a list: key=a,b or key=range(0,5)")) from None
 
 
-def _job(row: tuple[str, ...], config_dir: str | None) -> tuple[list[Problem], RunConfig | None]:
+def _composed(row: tuple[str, ...], config_dir: str | None) -> RunConfig | list[Problem]:
     try:
-        config = compose(list(row), config_dir)
+        return compose(list(row), config_dir)
     except ConfigError as error:
-        return list(error.problems), None
-    # resume=auto finds each job's own folder once the sweep's is known.
-    return check(replace(config, run_dir="outputs") if config.resume == "auto" else config), config
+        return list(error.problems)
+
+
+def _problems(config: RunConfig | list[Problem], run_dir: Path | None) -> list[Problem]:
+    """What is wrong with one job."""
+    if isinstance(config, list):
+        return config
+    found = check(replace(config, run_dir=str(run_dir)) if config.resume == "auto" else config)
+    if config.checkpoint.dir is not None:
+        hint = "leave it away: each job's checkpoints lie in its own folder, under hydra.sweep.dir=…"
+        found.append(Problem("checkpoint.dir", f"got `{config.checkpoint.dir}`, one folder for all jobs", hint))
+    return found
 
 
 def _placed(problem: Problem, numbers: list[int], rows: list[tuple[str, ...]]) -> Problem:
