@@ -93,23 +93,22 @@ class Cell:
         return {**asdict(self), "noise": self.noise, "void": self.void, "met": self.met, "verdict": self.verdict()}
 
 
-def ratio(
-    row: int, name: str, ours: Sequence[float], peer: Sequence[float], limit: float | None, what: str, *, unit: str = "ms"
-) -> Cell:
+Values = Sequence[float]
+
+
+def ratio(row: int, name: str, ours: Values, peer: Values, limit: float | None, what: str, *, unit: str = "ms") -> Cell:
     """ours / peer, of medians and of p10."""
     a, b = spread(ours), spread(peer)
     return Cell(row, name, unit, a, b, "ours / peer", a.median / b.median, a.p10 / b.p10, limit, what)
 
 
-def difference(
-    row: int, name: str, ours: Sequence[float], peer: Sequence[float], limit: float | None, what: str, *, unit: str
-) -> Cell:
+def difference(row: int, name: str, ours: Values, peer: Values, limit: float | None, what: str, *, unit: str) -> Cell:
     """ours - peer, of medians and of p10."""
     a, b = spread(ours), spread(peer)
     return Cell(row, name, unit, a, b, "ours - peer", a.median - b.median, a.p10 - b.p10, limit, what)
 
 
-def value(row: int, name: str, ours: Sequence[float], limit: float | None, what: str, *, unit: str) -> Cell:
+def value(row: int, name: str, ours: Values, limit: float | None, what: str, *, unit: str) -> Cell:
     """A figure that is compared with nothing but its target."""
     a = spread(ours)
     return Cell(row, name, unit, a, None, "ours", a.median, a.p10, limit, what)

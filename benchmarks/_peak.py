@@ -1,6 +1,7 @@
 """One process whose memory row 9 reads: `_peak.py runner|expert NET`. Prints bytes as JSON.
 
-Both processes import the same modules before anything is built, so that what differs is what the loops hold.
+The peak is VmHWM less RssFile: pages of libraries' code, which the kernel can drop at any time, count in VmHWM too.
+Both processes first import the same modules and run the same few products, so that what differs is what the loops hold.
 """
 
 from __future__ import annotations
@@ -11,29 +12,38 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch._dynamo  # torch.optim imports it in its first step, mpt never does: here it is in both
+import torch._dynamo  # torch.optim imports it in its first step, mpt never does: here it is in both processes
 from _peers import Expert, Table
 
 from mpt import registry
 from mpt.build import channels_last
 from mpt.config.compose import compose
 from mpt.config.schema import RunConfig
+from mpt.precision.probe import probe
 from mpt.rng import seed_all
 from mpt.train.run import train
 from mpt.types import DataSpec
 
-STEPS, SAMPLES = 12, 64
+STEPS, SAMPLES, EVAL_SAMPLES = 12, 64, 16
 NETS: dict[str, tuple[str, ...]] = {
-    "resnet18": ("model=resnet18", "data=synthetic_images", f"data.n={SAMPLES}", "data.image_size=64", "data.batch_size=16"),
+    "resnet18": (
+        *("model=resnet18", "data=synthetic_images", f"data.n={SAMPLES}"),
+        *("data.image_size=64", "data.batch_size=16"),
+    ),
     "gpt": (
         *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
         *("data=synthetic_tokens", f"data.n={SAMPLES}", "data.vocab=256", "data.batch_size=8"),
     ),
 }
+PARTS = (
+    *(("data", "synthetic_images"), ("data", "synthetic_tokens"), ("models", "torchvision"), ("models", "gpt")),
+    *(("tasks", "classification"), ("tasks", "language_modeling"), ("optim", "adamw"), ("schedules", "cosine")),
+)
+"""Modules that a run of these nets imports as it is built."""
 
 
 def resident_bytes(key: str) -> int:
-    """VmHWM (the peak) or VmRSS (now) of this process."""
+    """VmHWM (the peak) or RssFile (pages of files, now) of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
@@ -45,7 +55,10 @@ def runner(cfg: RunConfig) -> None:
 
 
 def expert(cfg: RunConfig, folder: Path) -> None:
-    """A hand-written loop over as many samples, which saves weights and optimizer at its end."""
+    """A hand-written loop over as many samples, which saves weights and optimizer at its end.
+
+    It holds as many samples for an evaluation as the runner does, and makes none.
+    """
     images = cfg.model.name != "gpt"
     n, size = SAMPLES, cfg.data.batch_size
     shape = (3, 64, 64) if images else (128,)
@@ -59,13 +72,17 @@ def expert(cfg: RunConfig, folder: Path) -> None:
     targets = torch.randint(classes, (n,) if images else (n, 128))
     rows = torch.stack([torch.randperm(n)[:size] for _ in range(STEPS)])
     loop = Expert(model, Table(inputs, targets, rows, channels_last=images), [1e-3] * STEPS, weight_decay=0.01)
+    held_out = inputs[:EVAL_SAMPLES].clone()
     loop.run(STEPS)
     loop.save(folder / "last.pt")
+    del held_out
 
 
 def main(who: str, net: str) -> None:
-    """Run, then tell the peak, and what was resident before."""
-    imported = resident_bytes("VmRSS")
+    """Run, then tell the peak."""
+    for kind, name in PARTS:
+        registry.load(kind, name)
+    probe("cpu")
     with tempfile.TemporaryDirectory() as folder:
         words = (f"trainer.max_steps={STEPS}", "trainer.eval_every=0", "checkpoint.every=0", f"run_dir={folder}/run")
         cfg = compose([*NETS[net], *words, "data.eval_batch_size=8", "device=cpu"])
@@ -73,7 +90,7 @@ def main(who: str, net: str) -> None:
             runner(cfg)
         else:
             expert(cfg, Path(folder))
-    print(json.dumps({"peak": resident_bytes("VmHWM"), "imported": imported}))
+    print(json.dumps({"peak": resident_bytes("VmHWM") - resident_bytes("RssFile")}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ from _measure import MIN_REPEATS, Effort
 SCHEMA = "mpt.benchmarks/1"
 
 
-def main(measure: Callable[[Effort], list[Cell]], about: str | None, *, repeats: int = 40, budget_s: float = 60) -> None:
+Measure = Callable[[Effort], list[Cell]]
+
+
+def main(measure: Measure, about: str | None, *, repeats: int = 40, budget_s: float = 60) -> None:
     """Run one row as a program; `--repeats 5` is the quickest, and then says little."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"of each program; at least {MIN_REPEATS}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
+from contextlib import contextmanager, redirect_stderr
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from _peers import Expert, Table
@@ -16,33 +17,23 @@ from torch import nn
 
 from mpt import registry
 from mpt.build import Run, build, channels_last
-from mpt.checkpoint import CheckpointStore
 from mpt.config.compose import compose
 from mpt.data._context import DataSource
 from mpt.plan.facts import probe
 from mpt.precision.switches import flags
 from mpt.rng import seed_all
-from mpt.record.writer import RunWriter
-from mpt.telemetry.clock import Clock
-from mpt.telemetry.console import make_console
-from mpt.telemetry.history import History
-from mpt.telemetry.memory import MemoryMeter
 from mpt.train.engine import make_engine
-from mpt.train.loop import Loop
-from mpt.train.progress import Progress
-from mpt.train.signals import StopRequest
-from mpt.train.state import Course
-from mpt.train.threads import cpu_threads
+from mpt.train.run import train
 from mpt.types import Batch
 
 ONLY_STEPS = ("trainer.eval_every=0", "checkpoint.every=0")
 """One evaluation and one checkpoint, both at the end: what lies between is steps and their record."""
 
 
-def waiter(run: Run) -> Callable[[], object]:
+def waiter(device: torch.device) -> Callable[[], object]:
     """A function that returns when the device has done all that was asked of it."""
-    if run.device.type == "cuda":
-        return lambda: torch.cuda.synchronize(run.device)
+    if device.type == "cuda":
+        return lambda: torch.cuda.synchronize(device)
     return lambda: None
 
 
@@ -51,7 +42,6 @@ class Interposed:
 
     def __init__(self, inner: DataSource, block: int, turn: Callable[[], object], wait: Callable[[], object]) -> None:
         self._inner, self._block, self._turn, self._wait = inner, block, turn, wait
-        self.spec, self.batches_per_epoch, self.skipped = inner.spec, inner.batches_per_epoch, inner.skipped
         self.step_ms: list[float] = []
         """Milliseconds a step, of each block."""
 
@@ -67,43 +57,43 @@ class Interposed:
             for _ in range(self._block):
                 yield next(batches)
 
-    def eval(self) -> Iterator[Batch]:
-        return self._inner.eval()
-
-    def train_indices(self, micro: int) -> list[int]:
-        return self._inner.train_indices(micro)
-
-    def close(self) -> None:
-        self._inner.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def whole_run(words: list[str], *, block: int, blocks: int, peer: Callable[[Run], Callable[[], object]]) -> list[float]:
-    """Milliseconds a step of each of `blocks` blocks of a run with every default record on.
+    """Milliseconds a step of each of `blocks` blocks of `mpt train`, every default record on.
 
-    `peer(run)` makes the function that has a turn before each block. The first block is warm-up and dropped.
+    `peer(run)` makes, from another run of the same configuration, the function that has a turn before each block.
+    The first block, which the dry pass falls into, is dropped.
     """
-    cfg = compose([*words, *ONLY_STEPS, f"trainer.max_steps={block * (blocks + 1) + 1}"])
-    facts = probe(cfg.device)
-    with ExitStack() as stack:
-        run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
-        stack.enter_context(flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic))
-        clock = Clock(facts.type)
-        run = build(cfg)
-        stack.enter_context(cpu_threads(cfg, run.plan))
-        data = Interposed(run.data, block, peer(run), waiter(run))
-        run = replace(run, data=data)
-        course = Course(run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, Progress())
-        nowhere = stack.enter_context(open(os.devnull, "w"))
-        loop = Loop(
-            course,
-            writer=stack.enter_context(RunWriter(run_dir)),
-            store=CheckpointStore(run_dir / "checkpoints", cfg.checkpoint.keep),
-            console=stack.enter_context(make_console(stream=nowhere)),
-            stop=stack.enter_context(StopRequest()),
-            memory=MemoryMeter(str(run.device)),
-        )
-        loop.run()
-    return data.step_ms[1:]
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        steps = block * (blocks + 1) + 1
+        cfg = compose([*words, *ONLY_STEPS, f"trainer.max_steps={steps}", f"run_dir={folder}/run"])
+        like = build(cfg)
+        turn, wait, made = peer(like), waiter(like.device), []
+
+        def interposed(inner: DataSource) -> DataSource:
+            made.append(Interposed(inner, block, turn, wait))
+            return made[-1]
+
+        with seam(cfg.data.name, interposed):
+            code = train(cfg, ["benchmark"])
+    assert code == 0, f"the run ended with {code}"
+    return made[-1].step_ms[1:]
+
+
+@contextmanager
+def seam(name: str, wrap: Callable[[DataSource], DataSource]) -> Iterator[None]:
+    """Inside, data=`name` opens what `wrap` makes of it; all else of the run is as ever."""
+    module = importlib.import_module(f"mpt.data.{name}")
+    registry.register("data", name)(
+        SimpleNamespace(**{**vars(module), "open_data": lambda *given: wrap(module.open_data(*given))})
+    )
+    try:
+        yield
+    finally:
+        registry.register("data", name)(module)
 
 
 class Steps:

@@ -10,7 +10,10 @@ from _row import main
 from _runner import Steps
 
 NETS: dict[str, tuple[str, ...]] = {
-    "resnet18": ("model=resnet18", "data=synthetic_images", "data.image_size=112", "data.batch_size=32", "data.limit=128"),
+    "resnet18": (
+        *("model=resnet18", "data=synthetic_images", "data.limit=128"),
+        *("data.image_size=112", "data.batch_size=32"),
+    ),
     "gpt": (
         *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
         *("data=shakespeare", "data.batch_size=8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -14,9 +15,12 @@ from _row import main
 
 LIMIT_MB = 1.0
 NETS = ("resnet18", "gpt")
+STEADY = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""glibc's threshold, held where it starts: when it is left to grow, freed tensors stay resident by chance."""
 WHAT = (
-    "{net}, sizes of row 4, 12 steps: VmHWM of a process that does all of `mpt train` (audit, record, evaluation, "
-    "checkpoint) - VmHWM of one that runs the expert's loop and saves once; both import the same modules"
+    "{net}, sizes of row 4, 12 steps: peak resident memory without libraries' code (VmHWM - RssFile) of a process that "
+    "does all of `mpt train` (audit, record, evaluation, checkpoint) - that of one that runs the expert's loop and "
+    "saves once; both import the same modules and use one thread"
 )
 
 
@@ -34,7 +38,7 @@ def cell(net: str, effort: Effort) -> Cell:
 def peak_mb(who: str, net: str) -> float:
     """Largest resident memory of one process. Units: 10^6 bytes."""
     command = [sys.executable, str(Path(__file__).with_name("_peak.py")), who, net]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **STEADY})
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr[-2000:]}")
     return float(json.loads(done.stdout.splitlines()[-1])["peak"]) / 1e6

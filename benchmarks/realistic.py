@@ -13,7 +13,10 @@ from mpt.build import Run
 
 LIMIT = 1.01
 NETS = {
-    "resnet18": ("model=resnet18", "data=synthetic_images", "data.image_size=64", "data.batch_size=16", "data.limit=256"),
+    "resnet18": (
+        *("model=resnet18", "data=synthetic_images", "data.limit=256"),
+        *("data.image_size=64", "data.batch_size=16"),
+    ),
     "gpt": (
         *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
         *("data=shakespeare", "data.batch_size=8"),
