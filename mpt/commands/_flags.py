@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -42,22 +43,35 @@ def read(prog: str, args: list[str], json: bool = False) -> Flags:
 
     Raises: ConfigError for a flag that there is not.
     """
+    known, words = parse(prog, args, _add_json if json else _add_hydras)
+    return Flags(words, **vars(known))
+
+
+def parse(
+    prog: str, args: list[str], add: Callable[[argparse.ArgumentParser], None]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The flags that `add` names, with `help`, and all other words.
+
+    Raises: ConfigError for a flag that there is not, or one without its value.
+    """
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--config-dir", "-cd")
-    if json:
-        parser.add_argument("--json", action="store_true")
-    else:
-        _add_hydras(parser)
+    add(parser)
     known, words = parser.parse_known_args(args)
     problems = [_unknown(word, parser) for word in words if word.startswith("-")]
     if problems:
         raise ConfigError(*problems)
-    return Flags(words, **vars(known))
+    return known, words
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--json", action="store_true")
 
 
 def _add_hydras(parser: argparse.ArgumentParser) -> None:
     """Hydra's flags, by Hydra's names."""
+    parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")

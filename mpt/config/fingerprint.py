@@ -25,7 +25,7 @@ def essence(cfg: RunConfig) -> dict[str, Any]:
 
 
 def essential(document: dict[str, Any]) -> dict[str, Any]:
-    """The same of a configuration that is containers already, as a run's config.yaml is; missing groups stay missing."""
+    """The same of a configuration in containers, as a run's config.yaml is; missing groups stay missing."""
     whole = {k: v for k, v in document.items() if k not in _OUTSIDE}
     for group, keys in _OUTSIDE_OF.items():
         if isinstance(whole.get(group), dict):

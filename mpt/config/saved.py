@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,6 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from mpt.config.compose import words
+from mpt.config.compose.typed import convert, fits, like, wanted
+from mpt.config.flat import flatten
+from mpt.config.ranges import range_problems
 from mpt.config.schema import LayerRule, RunConfig
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
@@ -25,10 +29,10 @@ def dump(cfg: RunConfig) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(whole))
 
 
-def load(path: Path, overrides: list[str] = ()) -> RunConfig:  # type: ignore[assignment]
+def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in `path` with `key=value` words laid over keys that it has.
 
-    Raises: ConfigError for a file that is no run's configuration, and for words that do not fit it.
+    Raises: ConfigError for a file that is no run's configuration, and for words or values that do not fit it.
     """
     try:
         saved = OmegaConf.load(path)
@@ -41,7 +45,11 @@ def load(path: Path, overrides: list[str] = ()) -> RunConfig:  # type: ignore[as
     if problems:
         raise ConfigError(*problems)
     plain: Any = OmegaConf.to_container(saved, resolve=True)
-    return RunConfig(**{name: _value(hint, plain[name]) for name, hint in get_type_hints(RunConfig).items()})
+    cfg = RunConfig(**{name: _value(hint, plain[name]) for name, hint in get_type_hints(RunConfig).items()})
+    problems = range_problems(flatten(cfg))
+    if problems:
+        raise ConfigError(*problems)
+    return cfg
 
 
 def _lay(saved: DictConfig, raw: str) -> Problem | None:
@@ -50,11 +58,44 @@ def _lay(saved: DictConfig, raw: str) -> Problem | None:
     if not equals or key not in leaves:
         return Problem(raw, "no such key in this run's configuration", did_you_mean(key, leaves))
     old = OmegaConf.select(saved, key)
-    value = text if isinstance(old, str) or key in words.text_keys() else OmegaConf.create(f"x: {text}").x
-    if old is not None and value is not None and not _alike(old, value):
-        return Problem(key, f"got `{text}`, want a {type(old).__name__}", f"the run had `{old}`")
-    OmegaConf.update(saved, key, None if text == "null" else value)
+    try:
+        value = _read(key, old, text)
+    except (OmegaConfBaseException, YAMLError, TypeError):
+        had = "null" if old is None else f"`{old}`"
+        return Problem(key, f"got `{text}`, want {_wanted(key, old)}", f"the run had {had}")
+    OmegaConf.update(saved, key, value, merge=False)
     return None
+
+
+def _read(key: str, old: Any, text: str) -> Any:
+    """The text as the key's type: the schema's, or for an option that of the run's own value.
+
+    Raises: OmegaConf's and YAML's errors, or TypeError, when it has another.
+    """
+    owner, leaf = _field(key)
+    if text == "null":
+        value = None
+    elif isinstance(old, str) or key in words.text_keys():
+        value = text
+    else:
+        value = OmegaConf.to_container(OmegaConf.create(f"x: {text}"))["x"]  # type: ignore[call-overload, index]
+    if owner is not None:
+        return convert(owner, leaf, get_type_hints(owner)[leaf], value)
+    if not fits(old, value):
+        raise TypeError("of another type than the run's")
+    return value
+
+
+def _field(key: str) -> tuple[Any, str]:
+    """The schema's class that has the key, None for an option, and the key's name in it."""
+    group, _, leaf = key.rpartition(".")
+    owner = get_type_hints(RunConfig)[group] if group else RunConfig
+    return (owner if leaf in get_type_hints(owner) else None), leaf
+
+
+def _wanted(key: str, old: Any) -> str:
+    owner, leaf = _field(key)
+    return like(old) if owner is None else wanted(get_type_hints(owner)[leaf])
 
 
 def _leaves(saved: DictConfig) -> list[str]:
@@ -63,13 +104,6 @@ def _leaves(saved: DictConfig) -> list[str]:
         group = saved[name]
         found += [f"{name}.{key!s}" for key in group] if isinstance(group, DictConfig) else [name]
     return found
-
-
-def _alike(old: Any, new: Any) -> bool:
-    numbers = (int, float)
-    if isinstance(old, bool) or isinstance(new, bool):
-        return type(old) is type(new)
-    return type(old) is type(new) or (isinstance(old, numbers) and isinstance(new, numbers))
 
 
 def _value(hint: Any, value: Any) -> Any:

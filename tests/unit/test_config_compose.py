@@ -131,7 +131,7 @@ def test_an_alias_is_the_policy_under_another_name() -> None:
         ("trainer.max_steps.x=1", "trainer.max_steps.x", "no such key"),
         ("model.width=wide", "model.width", "got `wide`, want an integer"),
         ("optimizer.betas=0.9", "optimizer.betas", "got `0.9`, want a list like [0.9, 0.999]"),
-        ("precision.layers=[{mach: x}]", "precision.layers", "want a list of {match: …, format: …, type: …}"),
+        ("precision.layers=[{mach: x}]", "precision.layers", "want a list of {match: …, format: …, type: …"),
         ("name=${nothing.here}", "name", "`${nothing.here}` can't be resolved"),
         ("model=torchvision", "model.arch", "has no value | it must be given: model.arch=…"),
         ("recipe=digits/nothing", "recipe", "got `digits/nothing`"),

@@ -65,7 +65,7 @@ class Leaves:
         if fits(default, value):
             self.values[where] = float(value) if type(default) is float else value
         else:
-            what = f"got {shown(value)}, want {_like(default)}"
+            what = f"got {shown(value)}, want {like(default)}"
             self.problems.append(Problem(where, what, _move(type(default), value)))
 
     def _resolved(self, where: str, cfg: DictConfig, key: str) -> Any:
@@ -161,7 +161,8 @@ def _name(member: Any) -> str:
     return _WANT.get(member, "a mapping")
 
 
-def _like(default: Any) -> str:
+def like(default: Any) -> str:
+    """The type of an option's default in words."""
     if isinstance(default, ListConfig):
         return f"a list like {list(default)}"
     return "a mapping {key: value}" if isinstance(default, DictConfig) else _WANT.get(type(default), "one value")
