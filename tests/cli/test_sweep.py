@@ -159,7 +159,7 @@ def test_a_sweep_goes_on_where_other_outputs_are(tmp_path: Path) -> None:
 
 
 def test_one_folder_for_the_checkpoints_of_all_jobs_is_refused() -> None:
-    with pytest.raises(ConfigError, match="checkpoint.dir: got `kept`, one folder for all jobs\n.*hydra.sweep.dir"):
+    with pytest.raises(ConfigError, match=r"checkpoint.dir: got `kept`, one folder for all jobs\n.*hydra.sweep.dir"):
         plan_jobs(["seed=1,2", "checkpoint.dir=kept"], None)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mpt.cli import main
+from mpt.cli import main, names
 from mpt.commands.list import GROUPS, KINDS
 from mpt.config import catalog
 from mpt.config.compose import compose
@@ -80,7 +80,7 @@ def test_train_help_shows_choices_and_the_composed_configuration(capsys: pytest.
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("mpt ", {"train", "plan", "eval", "report", "list", "doctor"}),
+        ("mpt ", set(names())),
         ("mpt tr", {"train"}),
         ("mpt train prec", {"precision=", "precision."}),
         ("mpt train precision=b", {"precision=bf16", "precision=bf16_true"}),
