@@ -18,9 +18,8 @@ SIGPIPE = 141
 """128 + SIGPIPE's number, as shells report a program whose reader went away."""
 
 LATER = {
-    "sweep": "use `mpt train --multirun …`",
     "bench": "use `mpt train data=synthetic_images trainer.max_steps=50`: its report has the speed",
-    "tune": "use `mpt train --multirun precision=fp32,bf16,fp16`",
+    "tune": "use `mpt sweep precision=fp32,bf16,fp16`",
     "data": "`mpt plan data=…` finds missing folders and files",
 }
 """Names that are reserved, and what does something of the kind today."""

@@ -10,7 +10,7 @@ from mpt.commands.list import KINDS
 from mpt.config.catalog import recipes
 from mpt.errors import ConfigError, Problem
 
-CONFIGURED = ("train", "plan")
+CONFIGURED = ("train", "sweep", "plan")
 """Subcommands whose words are overrides."""
 
 _ASKED = re.compile(r"(install|uninstall|query)=(bash|fish|zsh)")

@@ -31,6 +31,9 @@ class Flags:
     info: str | None = None
     multirun: bool = False
     json: bool = False
+    going_on: bool = False
+    fail_fast: bool = False
+    in_process: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,6 +82,14 @@ def _add_hydras(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--multirun", "-m", action="store_true")
     views = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
     parser.add_argument("--info", "-i", nargs="?", const="all", choices=views)
+    _add_sweeps(parser)
+
+
+def _add_sweeps(parser: argparse.ArgumentParser) -> None:
+    """What a sweep has beyond Hydra's."""
+    parser.add_argument("--continue", dest="going_on", action="store_true")
+    parser.add_argument("--fail-fast", action="store_true")
+    parser.add_argument("--in-process", action="store_true")
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:

@@ -8,7 +8,8 @@ from mpt.commands import _flags
 
 SUMMARY = "one run; with --multirun a sweep over comma lists"
 ORDER = 1
-USAGE = "mpt train [group=choice] [key=value] … [--multirun] [--cfg job] [--config-dir DIR] [--help]"
+USAGE = """mpt train [group=choice] [key=value] … [--cfg job] [--config-dir DIR] [--help]
+mpt train --multirun … [--continue] [--fail-fast] [--in-process]"""
 
 
 def run(args: list[str]) -> int:
@@ -20,9 +21,9 @@ def run(args: list[str]) -> int:
         return show(flags.words, args, flags.config_dir, cfg=flags.cfg, package=flags.package, resolve=flags.resolve)
     argv = ["mpt", "train", *args]
     if flags.multirun:
-        from mpt.commands._sweep import sweep
+        from mpt.commands.sweep import start
 
-        return sweep(flags.words, flags.config_dir, argv)
+        return start(flags, argv)[0]
     from mpt.config.check import require
     from mpt.config.compose import compose, refuse_hydra_words
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mpt.errors import ConfigError, ExitCode, Problem, RecordError
@@ -12,6 +13,7 @@ from mpt.report.compare import golden
 from mpt.report.compare.brief import brief_of
 from mpt.report.compare.comparison import Comparison, Options, compare, read
 from mpt.report.compare.document import to_json as comparison_json
+from mpt.report.compare.find import swept
 from mpt.report.compare.golden import Held
 from mpt.report.compare.sections import sections as comparison_sections
 from mpt.report.files import write_reports
@@ -55,6 +57,7 @@ def compared(
     Raises: RecordError where fewer than two runs can be read; ConfigError where no conclusion may be drawn at all.
     """
     runs, skipped = read(given)
+    options = replace(options, swept=tuple(map(str, swept(given).get("axis") or ())))
     kept = golden.load(Path(against)) if against else None
     if kept is not None and options.metric is None:
         options = _as_kept(options, kept)
@@ -71,8 +74,6 @@ def compared(
 
 def _as_kept(options: Options, kept: dict[str, object]) -> Options:
     """The metric of the kept comparison, where none was asked for."""
-    from dataclasses import replace
-
     return replace(options, metric=str(kept["metric"]), at=str(kept["at"]))
 
 

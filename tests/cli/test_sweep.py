@@ -52,7 +52,9 @@ def rows(err: str) -> list[list[str]]:
 
 def test_comma_lists_multiply_out_in_hydras_order(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     seen = trainer()
-    assert main(["train", "-m", "precision=fp32,bf16", "seed=range(0,2)", "name=1e5"]) == ExitCode.FINISHED
+    assert (
+        main(["train", "-m", "--in-process", "precision=fp32,bf16", "seed=range(0,2)", "name=1e5"]) == ExitCode.FINISHED
+    )
     assert [(c.precision.name, c.seed, c.name) for c in seen.given] == [
         *(("fp32", 0, "1e5"), ("fp32", 1, "1e5"), ("bf16", 0, "1e5"), ("bf16", 1, "1e5"))
     ]
@@ -60,20 +62,19 @@ def test_comma_lists_multiply_out_in_hydras_order(trainer: Any, capsys: pytest.C
 
 def test_each_job_gets_its_own_folder_under_the_sweeps(trainer: Any, tmp_path: Path) -> None:
     seen = trainer()
-    main(["train", "-m", "precision=fp32,bf16"])
-    main(["train", "-m", "precision=fp32,bf16"])  # in the same second, as like as not
+    main(["train", "-m", "--in-process", "precision=fp32,bf16"])
+    main(["train", "-m", "--in-process", "precision=fp32,bf16"])  # in the same second, as like as not
     folders = [Path(str(c.run_dir)) for c in seen.given]
     assert len(set(folders)) == 4
     assert [folder.name for folder in folders] == ["0", "1", "0", "1"]
     for folder in folders:
-        assert folder.is_dir()
         assert folder.parent.parent.parent == tmp_path / "outputs" / "sweeps"
-        assert (folder.parent / "multirun.yaml").is_file()
+        assert (folder.parent / "sweep.json").is_file()
 
 
 def test_the_sweeps_folder_can_be_named(trainer: Any, tmp_path: Path) -> None:
     seen = trainer()
-    assert main(["train", "--multirun", "seed=1,2", "hydra.sweep.dir=a=b, ü"]) == 0
+    assert main(["train", "--multirun", "--in-process", "seed=1,2", "hydra.sweep.dir=a=b, ü"]) == 0
     assert [c.run_dir for c in seen.given] == [str(tmp_path / "a=b, ü" / n) for n in "01"]
 
 
@@ -82,14 +83,14 @@ def test_a_named_folder_that_is_in_use_is_refused(
 ) -> None:
     (tmp_path / "old" / "0").mkdir(parents=True)
     trainer()
-    assert main(["train", "-m", "seed=1,2", "hydra.sweep.dir=old"]) == ExitCode.REFUSED
+    assert main(["train", "-m", "--in-process", "seed=1,2", "hydra.sweep.dir=old"]) == ExitCode.REFUSED
     assert "hydra.sweep.dir: `old` is not empty" in capsys.readouterr().err
-    assert main(["train", "-m", "seed=1,2", "hydra.sweep.dir=old", "resume=auto"]) == ExitCode.FINISHED
+    assert main(["train", "-m", "--in-process", "seed=1,2", "hydra.sweep.dir=old", "resume=auto"]) == ExitCode.FINISHED
 
 
 def test_a_failing_job_does_not_stop_the_others(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     trainer(bf16=3, tf32=ModelError(Problem("model", "does not fit")), fp16=ZeroDivisionError("bug"))
-    code = main(["train", "-m", "precision=fp32,bf16,tf32,fp16,bf16_true"])
+    code = main(["train", "-m", "--in-process", "precision=fp32,bf16,tf32,fp16,bf16_true"])
     err = capsys.readouterr().err
     assert code == ExitCode.JOBS_FAILED
     assert [row[1:4] for row in rows(err)] == [
@@ -108,7 +109,7 @@ def test_a_failing_job_does_not_stop_the_others(trainer: Any, capsys: pytest.Cap
 )
 def test_an_interrupt_ends_the_sweep(ending: Any, code: int, trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     seen = trainer(bf16=ending)
-    assert main(["train", "-m", "precision=fp32,bf16,tf32"]) == code
+    assert main(["train", "-m", "--in-process", "precision=fp32,bf16,tf32"]) == code
     assert len(seen.given) == 2
     assert "2 of 3 jobs ran" in capsys.readouterr().err
 
@@ -121,7 +122,7 @@ def test_an_interrupt_ends_the_sweep(ending: Any, code: int, trainer: Any, capsy
         (["precision=bf16,fp16", "scaling=dynamic"], "there is nothing to scale (in job 0: precision=bf16"),
         (["seed=1,2", "trainer.accumulate=0"], "trainer.accumulate: got 0, want a number ≥ 1\n"),
         (["seed=1,2", "run_dir=x"], "run_dir: has no place in a sweep"),
-        (["seed=1,2", "hydra/launcher=joblib"], "one after another"),
+        (["seed=1,2", "hydra/launcher=nothing"], "launchers are joblib and submitit_slurm"),
         (["optimizer.lr=interval(0,1)"], "sweep over a list"),
         (["seed=1,2", "foo"], "foo: is no key=value"),
         (["seed=1,2", "hydra.sweep.dri=x"], "hydra.sweep.dri=x: Key 'dri' not in 'SweepDir'"),
@@ -132,7 +133,7 @@ def test_a_sweep_with_a_mistake_starts_nothing(
     typed: list[str], text: str, trainer: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     seen = trainer()
-    assert main(["train", "-m", *typed]) == ExitCode.REFUSED
+    assert main(["train", "-m", "--in-process", *typed]) == ExitCode.REFUSED
     assert text in capsys.readouterr().err
     assert seen.given == []
     assert not any(tmp_path.iterdir())
@@ -140,7 +141,7 @@ def test_a_sweep_with_a_mistake_starts_nothing(
 
 def test_a_problem_of_every_job_is_told_once(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     trainer()
-    main(["train", "-m", "seed=1,2,3", "modle=x", "trainer.acumulate=3"])
+    main(["train", "-m", "--in-process", "seed=1,2,3", "modle=x", "trainer.acumulate=3"])
     err = capsys.readouterr().err
     assert err.startswith("2 problems\n")
     assert err.count("modle") == 1
@@ -173,5 +174,51 @@ def test_the_users_folder_takes_part_in_sweeps(trainer: Any, tmp_path: Path) -> 
     (tmp_path / "own" / "schedule").mkdir(parents=True)
     (tmp_path / "own" / "schedule" / "mine.yaml").write_text("# Mine.\nname: exponential\ngamma: 0.5\n")
     seen = trainer()
-    assert main(["train", "-m", "--config-dir", "own", "schedule=mine,cosine"]) == 0
+    assert main(["train", "-m", "--in-process", "--config-dir", "own", "schedule=mine,cosine"]) == 0
     assert [c.schedule.name for c in seen.given] == ["exponential", "cosine"]
+
+
+def test_fail_fast_starts_nothing_after_a_failure(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = trainer(bf16=3)
+    assert main(["train", "-m", "--in-process", "--fail-fast", "precision=fp32,bf16,tf32"]) == ExitCode.JOBS_FAILED
+    assert [c.precision.name for c in seen.given] == ["fp32", "bf16"]
+    assert "waiting" in capsys.readouterr().err
+
+
+def test_going_on_runs_what_is_missing_or_failed_and_resumes_it(trainer: Any, tmp_path: Path) -> None:
+    trainer(bf16=3)
+    assert main(["train", "-m", "--in-process", "precision=fp32,bf16", "seed=1,2", "hydra.sweep.dir=s"]) == 4
+    for number in (0, 1):
+        (tmp_path / "s" / str(number)).mkdir()
+        (tmp_path / "s" / str(number) / "DONE").write_text("done\n")
+    again = trainer()
+    assert main(["train", "-m", "--in-process", "--continue", "s"]) == ExitCode.FINISHED
+    assert [(c.precision.name, c.seed, c.resume) for c in again.given] == [("bf16", 1, "auto"), ("bf16", 2, "auto")]
+
+
+def test_going_on_without_a_folder_takes_the_newest(trainer: Any) -> None:
+    trainer(fp32=5)
+    main(["train", "-m", "--in-process", "seed=1,2"])
+    again = trainer()
+    assert main(["sweep", "--in-process", "--continue"]) == ExitCode.FINISHED
+    assert [c.seed for c in again.given] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--continue"], "there is no sweep in outputs/sweeps"),
+        (["--continue", "hydra.sweep.dir=x"], "x: is no sweep that can go on"),
+        (["--continue", "s", "seed=1,2,3"], "s: has 2 jobs, of which these words make 2"),
+        (["--cfg", "job"], "mpt sweep: shows no configuration"),
+        (["--fail-fats", "seed=1,2"], "did you mean `--fail-fast`?"),
+    ],
+)
+def test_a_sweep_that_can_not_go_on_says_why(
+    args: list[str], text: str, trainer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer()
+    main(["train", "-m", "--in-process", "seed=1,2", "hydra.sweep.dir=s"])
+    capsys.readouterr()
+    assert main(["sweep", *args]) == ExitCode.REFUSED
+    assert text in capsys.readouterr().err

@@ -23,7 +23,6 @@ from mpt.errors import ConfigError, Problem
 
 _NOT_SWEPT = {
     "run_dir": "each job has its own folder under hydra.sweep.dir: set hydra.sweep.dir=…",
-    "hydra/launcher": "this version runs jobs one after another, in this process",
     "hydra/sweeper": "this version has Hydra's basic sweeper only",
 }
 
@@ -46,7 +45,9 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
 
     Raises: ConfigError with the problems of all jobs, each once.
     """
-    refused = [Problem(key, "has no place in a sweep", hint) for key, hint in _NOT_SWEPT.items() if _names(typed, key)]
+    refused = [
+        Problem(key, "has no place in a sweep", hint) for key, hint in _NOT_SWEPT.items() if words.names(typed, key)
+    ]
     if refused:
         raise ConfigError(*refused)
     with session(config_dir) as hydra:
@@ -65,10 +66,6 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
     if problems:
         raise ConfigError(*(_placed(problem, numbers, rows) for problem, numbers in problems.items()))
     return jobs
-
-
-def _names(typed: list[str], key: str) -> bool:
-    return any(words.split(raw).key == key for raw in typed)
 
 
 def _rows(typed: list[str], hydra: Session) -> list[tuple[str, ...]]:
@@ -129,21 +126,37 @@ def sweep_dir(typed: list[str], config_dir: str | None) -> Path:
             folder = Path(str(hydra.compose(requoted(to_hydra, multirun=True))["hydra"]["sweep"]["dir"]))
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
-        raise ConfigError(
-            Problem(" ".join(to_hydra), str(cause).splitlines()[0], "see `mpt train --cfg hydra`")
-        ) from None
-    if _names(typed, "hydra.sweep.dir") and folder.exists() and any(folder.iterdir()) and not _names(typed, "resume"):
-        hint = "name a new one, or go on with its jobs: resume=auto"
+        raise ConfigError(Problem(" ".join(to_hydra), str(cause).splitlines()[0], _hint(to_hydra))) from None
+    named = words.names(typed, "hydra.sweep.dir")
+    if named and folder.exists() and any(folder.iterdir()) and not words.names(typed, "resume"):
+        hint = "name a new one, or go on with its jobs: --continue"
         raise ConfigError(Problem("hydra.sweep.dir", f"`{folder}` is not empty", hint))
     return folder
+
+
+def swept_keys(jobs: list[Job]) -> list[str]:
+    """Keys of words that are not the same in all jobs."""
+    values: dict[str, set[str | None]] = {}
+    for job in jobs:
+        for word in map(words.split, job.words):
+            values.setdefault(word.key, set()).add(word.text)
+    return [key for key, texts in values.items() if len(texts) > 1]
+
+
+def _hint(to_hydra: list[str]) -> str:
+    """Launchers come in extras."""
+    for raw in to_hydra:
+        word = words.split(raw)
+        if word.key == "hydra/launcher":
+            extra = "slurm" if "submitit" in (word.text or "") else "joblib"
+            return f"launchers are joblib and submitit_slurm; this one needs pip install 'mpt[{extra}]'"
+    return "see `mpt train --cfg hydra`"
 
 
 def launch(
     typed: list[str], config_dir: str | None, jobs: list[Job], folder: Path, run: Callable[[Job, Path], None]
 ) -> None:
-    """Hands the jobs to Hydra's launcher; `run` gets each with its own folder below `folder`."""
-    if not _names(typed, "hydra.sweep.dir"):
-        folder = _fresh(folder)
+    """Hands the jobs to Hydra's launcher; `run` gets each with its own folder below `folder`, which may be there."""
 
     def task(_: object) -> None:
         own = HydraConfig.get()
@@ -157,7 +170,7 @@ def launch(
     run_hydra(["--multirun", *place, *requoted(others, multirun=True), where], task)
 
 
-def _fresh(folder: Path) -> Path:
+def fresh_folder(folder: Path) -> Path:
     """`folder`, or where another sweep began in the same second, `folder-2`, …; made, so that it is ours."""
     number = 1
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
@@ -128,6 +128,11 @@ def misshapen(word: Word, owner_of: Callable[[str], str | None]) -> Problem | No
     if word.text == "":
         return Problem(word.key, "got nothing after `=`", f"give a value, or {word.key}=null for none")
     return None
+
+
+def names(typed: Iterable[str], key: str) -> bool:
+    """Whether a word is about that key."""
+    return any(split(raw).key == key for raw in typed)
 
 
 def refuse_hydra_words(typed: list[str]) -> None:

@@ -10,15 +10,16 @@ from mpt.errors import Problem, RecordError
 from mpt.report.compare.brief import Brief, briefs
 from mpt.report.compare.choice import Choice, Point, choose, point
 from mpt.report.compare.configs import Config, configs
-from mpt.report.compare.find import run_folders
+from mpt.report.compare.find import lost_jobs, run_folders
 from mpt.report.compare.judge import REFUSED, Judged, Metric, judge, metric_for
-from mpt.report.compare.pairing import Plan, pairing
+from mpt.report.compare.pairing import Plan, pairing, swept_axis
 from mpt.report.compare.parting import Parting, Reached, common_loss, part
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked of a comparison. `margin`: a number, and whether it is a share of the baseline."""
+    """What was asked of a comparison. `margin`: a number, and whether it is a share of the baseline;
+    `swept`: keys that a sweep was over."""
 
     baseline: str | None = None
     axis: tuple[str, ...] = ()
@@ -27,6 +28,7 @@ class Options:
     margin: tuple[float, bool] | None = None
     force: bool = False
     price_per_h: float | None = None
+    swept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Comparison:
 def read(given: Sequence[str | Path]) -> tuple[list[Brief], list[Problem]]:
     """The runs in the folders given, and why others were skipped. Raises: RecordError when there is none."""
     runs, skipped = briefs(run_folders(given))
+    skipped += lost_jobs(given)
     if not runs:
         raise RecordError(*(skipped or [Problem("mpt compare", "no run folder was given")]))
     return runs, skipped
@@ -65,7 +68,7 @@ def read(given: Sequence[str | Path]) -> tuple[list[Brief], list[Problem]]:
 def compare(runs: Sequence[Brief], skipped: Sequence[Problem], options: Options) -> Comparison:
     """Raises: ConfigError for a baseline, metric or axis that is not there."""
     found = configs(runs)
-    plan = pairing(found, options.baseline, options.axis)
+    plan = pairing(found, options.baseline, options.axis or swept_axis(found, options.swept))
     found.sort(key=lambda config: config not in plan.baselines)
     metric = metric_for(runs, options.metric, options.at, options.margin)
     judged = tuple(judge(pair, metric, force=options.force) for pair in plan.pairs)

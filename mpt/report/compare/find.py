@@ -6,8 +6,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from mpt.errors import Problem
 from mpt.record.folder import MARKERS, STEPS, holds_run
+from mpt.record.strict import loads
 
 _DEPTH = 4
 """Folders below the one given: outputs/sweeps/<date>/<time>/<job>."""
@@ -25,6 +28,33 @@ def run_folders(given: Sequence[str | Path]) -> list[Path]:
         for folder in inside or [path]:
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
+
+
+def swept(given: Sequence[str | Path]) -> dict[str, Any]:
+    """sweep.json of the one folder given; empty where it is no sweep's."""
+    if len(given) != 1:
+        return {}
+    try:
+        document = loads((Path(given[0]) / "sweep.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def lost_jobs(given: Sequence[str | Path]) -> list[Problem]:
+    """Jobs of the sweep that left no run, and why."""
+    found = []
+    for path in sorted(Path(given[0]).glob("jobs/*.json"), key=_natural) if swept(given) else []:
+        try:
+            state = loads(path.read_bytes())
+            left = state["folder"] and holds_run(Path(state["folder"]))
+            if state["exit_code"] != 0 and not left:
+                found.append(
+                    Problem(f"job {state['number']} ({state['label']})", f"{state['status']}: {state['reason']}")
+                )
+        except (OSError, ValueError, KeyError, TypeError):
+            found.append(Problem(str(path), "can't be read"))
+    return found
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:

@@ -58,6 +58,13 @@ def pairing(configs: Sequence[Config], baseline: str | None = None, axis: Sequen
     return Plan(tuple(keys), tuple(baselines or [first]), tuple(pairs))
 
 
+def swept_axis(configs: Sequence[Config], swept: Sequence[str]) -> tuple[str, ...]:
+    """The keys of a sweep that was not over precision, as far as they differ: then they are what was asked about."""
+    if any(key.startswith(AXIS) for key in configs[0].key):
+        return ()
+    return tuple(word for word in swept if any(_covers(word, key) for key in configs[0].key))
+
+
 def _axis(differing: list[str], asked: Sequence[str]) -> list[str]:
     if asked:
         found = [key for key in differing if any(_covers(word, key) for word in asked)]
