@@ -69,6 +69,12 @@ def test_keys_inside_a_mapping_are_the_users_own() -> None:
     assert cfg.model.options["kwargs"] == {"width": 3, "deep": {"x": "y"}}
 
 
+@pytest.mark.parametrize("group", ["model", "data"])
+def test_keys_of_ones_own_are_typed_as_a_mapping_too(group: str) -> None:
+    cfg = compose([f"{group}=custom", f"{group}.path=a:b", f"{group}.kwargs={{width: 3, deep: {{x: [y]}}}}"])
+    assert getattr(cfg, group).options["kwargs"] == {"width": 3, "deep": {"x": ["y"]}}
+
+
 def test_interpolations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPT_TEST_STEPS", "7")
     cfg = compose(["trainer.max_steps=${oc.env:MPT_TEST_STEPS}", "name=run-${seed}", "seed=5"])

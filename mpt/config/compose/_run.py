@@ -153,8 +153,10 @@ class _Composer:
             self._update(cfg, word, override.value())
 
     def _update(self, cfg: DictConfig, word: words.Word, value: Any) -> None:
+        # Keys inside a mapping are the user's own (model.kwargs={width: 3}, model.kwargs.width=3).
+        own = word.key.count(".") > 1 or (isinstance(value, dict) and OmegaConf.is_dict(OmegaConf.select(cfg, word.key)))
         try:
-            OmegaConf.update(cfg, word.key, value, merge=True, force_add=word.key.count(".") > 1)
+            OmegaConf.update(cfg, word.key, value, merge=True, force_add=own)
             self.given.add(word.key)
         except OmegaConfBaseException as error:
             self.problems.append(Problem(word.key, f"got `{word.text}`", str(error).splitlines()[0]))
