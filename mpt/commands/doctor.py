@@ -85,13 +85,14 @@ def _device(name: str, budget_s: float) -> dict[str, Any]:
     """Facts, formats and speeds of one device."""
     from dataclasses import asdict
 
+    from mpt.formats.table import COMPUTE
     from mpt.plan.facts import probe
     from mpt.precision.capability import support
     from mpt.telemetry.matmul import ceiling_tflops
 
     facts = probe(name)
     rows = support(facts)
-    measured = {row.format: ceiling_tflops(row.format, facts, budget_s / len(rows)) for row in rows}
+    measured = {row.format: ceiling_tflops(row.format, facts, budget_s / len(COMPUTE)) for row in rows}
     return {**asdict(facts), "formats": [{**asdict(row), "matmul_tflops": measured[row.format]} for row in rows]}
 
 

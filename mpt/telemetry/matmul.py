@@ -18,7 +18,7 @@ def ceiling_tflops(name: str, facts: DeviceFacts, budget_s: float) -> float | No
     """The best rate over sides that grow while the time lasts; None where the device has no such product, and for
     low-bit formats.
 
-    The last product begun may end after `budget_s`.
+    One product is always timed, and the last one begun may end after `budget_s`.
     """
     if name not in COMPUTE:
         return None
@@ -37,7 +37,7 @@ def _best(dtype: torch.dtype, device: torch.device, until: float) -> float | Non
         a = torch.ones(side, side, dtype=dtype, device=device)
         out = torch.empty_like(a)
         last_s = _once(a, out, device)  # the first product of a size pays for set-up
-        while time.perf_counter() + last_s < until:
+        while best is None or time.perf_counter() + last_s < until:
             last_s = _once(a, out, device)
             best = max(best or 0.0, 2 * side**3 / last_s / 1e12)
             if side < SIDES[-1] and last_s * 8 * 3 < until - time.perf_counter():
