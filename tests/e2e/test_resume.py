@@ -51,12 +51,12 @@ def assert_equal_runs(broken: Path, whole: Path) -> None:
     assert untimed(broken) == untimed(whole)
     assert lines(broken / "evals.jsonl") == lines(whole / "evals.jsonl")
     a, b = load(broken), load(whole)
-    for part in ("model", "policy", "optimizer", "scaler", "stepper", "ema", "rng"):
+    for part in ("model", "policy", "optimizer", "scaler", "buffers", "ema", "rng"):
         assert same_tensors(a[part], b[part]), part
     assert document(broken / "summary.json")["status"] == "done"
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "fp8_delayed", "nvfp4"])
 def test_a_run_killed_twice_and_resumed_equals_the_unbroken_one(precision: str, tmp_path: Path) -> None:
     words = ("train", f"precision={precision}", *HARD)
     if precision == "fp16":  # starts too high, so that skipped steps lie on both sides of the kills
