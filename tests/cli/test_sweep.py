@@ -72,6 +72,13 @@ def test_each_job_gets_its_own_folder_under_the_sweeps(trainer: Any, tmp_path: P
         assert (folder.parent / "sweep.json").is_file()
 
 
+@pytest.mark.parametrize("word", ["model.kwargs.width=3,4", "model.kwargs={width: 3},{width: 4}"])
+def test_keys_inside_a_mapping_are_swept(word: str, trainer: Any) -> None:
+    seen = trainer()
+    assert main(["train", "-m", "--in-process", "model=custom", "model.path=a:b", word]) == ExitCode.FINISHED
+    assert [c.model.options["kwargs"] for c in seen.given] == [{"width": 3}, {"width": 4}]
+
+
 def test_the_sweeps_folder_can_be_named(trainer: Any, tmp_path: Path) -> None:
     seen = trainer()
     assert main(["train", "--multirun", "--in-process", "seed=1,2", "hydra.sweep.dir=a=b, ü"]) == 0

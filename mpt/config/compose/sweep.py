@@ -161,13 +161,21 @@ def launch(
     def task(_: object) -> None:
         own = HydraConfig.get()
         job = jobs[own.job.num]
-        assert tuple(own.overrides.task) == job.words, "Hydra and plan_jobs multiply out alike"
+        given = tuple(_forced(word) for word in job.words)
+        assert tuple(own.overrides.task) == given, "Hydra and plan_jobs multiply out alike"
         run(job, Path(own.runtime.output_dir))
 
     place = [] if config_dir is None else ["--config-dir", config_dir]
     others = [raw for raw in typed if words.split(raw).key != "hydra.sweep.dir"]
     where = f"hydra.sweep.dir={words.quoted(str(folder), False)}"
-    run_hydra(["--multirun", *place, *requoted(others, multirun=True), where], task)
+    run_hydra(["--multirun", *place, *map(_forced, requoted(others, multirun=True)), where], task)
+
+
+def _forced(raw: str) -> str:
+    """The word, with Hydra's leave to add keys inside a mapping (model.kwargs.x=1, model.kwargs={x: 1})."""
+    word = words.split(raw)
+    inside = word.key.count(".") > 1 or ("." in word.key and (word.text or "").lstrip().startswith("{"))
+    return raw if word.hydra or not inside else f"++{raw.lstrip('+')}"
 
 
 def fresh_folder(folder: Path) -> Path:
