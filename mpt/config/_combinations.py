@@ -91,6 +91,15 @@ def precision_roles(cfg: RunConfig) -> Iterator[Problem]:
         yield Problem("precision.master", f"got `{p.master}`, want float32 or null", "a master copy is float32")
 
 
+def precision_moment(cfg: RunConfig) -> Iterator[Problem]:
+    """Optimizers keep their moments in the format of what they update: the master copy, else the weights."""
+    p = cfg.precision
+    updated, role = (p.param, "param") if p.master is None else (p.master, "master")
+    if p.moment in STORED and updated in STORED and p.moment != updated:
+        what = f"got `{p.moment}`, but the optimizer updates {updated} (precision.{role}) and keeps its moments in that"
+        yield Problem("precision.moment", what, f"set precision.moment={updated}")
+
+
 def precision_keep(cfg: RunConfig) -> Iterator[Problem]:
     """Kinds of ops that there are."""
     from mpt.precision.ops import KINDS
@@ -127,6 +136,9 @@ def lbfgs_with_half(cfg: RunConfig) -> Iterator[Problem]:
 def optimizer_options(cfg: RunConfig) -> Iterator[Problem]:
     """Options that contradict one another."""
     o = cfg.optimizer
+    if o.name == "lbfgs" and cfg.trainer.clip_norm is not None:
+        what = f"got {cfg.trainer.clip_norm:g}, but a line search along a clipped gradient is not L-BFGS"
+        yield Problem("trainer.clip_norm", what, "with optimizer=lbfgs say trainer.clip_norm=null")
     if o.name == "lbfgs" and o.weight_decay:
         what = f"got {o.weight_decay:g}, but L-BFGS has no weight decay"
         yield Problem("optimizer.weight_decay", what, "set it to 0")
@@ -178,6 +190,6 @@ def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
 
 COMBINATIONS = (
     *(scaler_with_wide_format, scaler_without_masters, scaling_limits, scaling_needs_values, scaling_unused),
-    *(precision_roles, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
+    *(precision_roles, precision_moment, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
     *(unsafe_loss, loss_weight, lengths, not_in_this_version),
 )

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mpt.errors import ConfigError, Problem
 from mpt.formats.table import format_of
 
 
@@ -32,18 +31,13 @@ class Optimizer(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def default_eps(moment: str) -> float:
-    """Adam's epsilon for moments kept in `moment`: 1e-8, or more where the format can't tell it from 0.
+def default_eps(moment: str, usual: float = 1e-8) -> float:
+    """The epsilon beside roots of squares kept in `moment`: `usual`, or more where the format can't tell it from 0.
 
-    In float16 the second moment of any gradient under sqrt(2^-24) is stored as 0, and an epsilon of 1e-8
-    would turn its update into a step of m / 1e-8. Below that gradient the denominator is epsilon alone.
+    In float16 the square of any gradient under sqrt(2^-24) is stored as 0, and an epsilon of 1e-8 would turn
+    Adam's update into a step of m / 1e-8. Below that gradient the denominator is epsilon alone.
     """
-    return max(1e-8, 0.0 if moment == "float32" else format_of(moment).min_subnormal ** 0.5)
-
-
-def refuse_options(name: str, options: dict[str, Any], error: TypeError) -> ConfigError:
-    """The error for an option that the optimizer does not take."""
-    return ConfigError(Problem(f"optimizer={name}", f"options {options} do not fit: {error}"))
+    return max(usual, 0.0 if moment == "float32" else format_of(moment).min_subnormal ** 0.5)
 
 
 def pairs(params: Sequence[Tensor], grads: list[Tensor | None]) -> list[int]:

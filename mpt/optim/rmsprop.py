@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpt.optim._base import Optimizer
+from mpt.optim._base import Optimizer, default_eps
 from mpt.optim._torch import TorchOptimizer
 
 
@@ -17,10 +17,11 @@ def build(
     moment: str,
     fused: bool,
     alpha: float = 0.99,
-    eps: float = 1e-8,
+    eps: float | None = None,
     momentum: float = 0.0,
 ) -> Optimizer:
-    """torch's RMSprop; it has no fused kernel."""
+    """torch's RMSprop, which has no fused kernel; `eps` None takes the moment format's own."""
+    eps = default_eps(moment) if eps is None else eps
     inner = torch.optim.RMSprop(
         params, lr=lr, alpha=alpha, eps=eps, momentum=momentum, weight_decay=weight_decay, foreach=True
     )
