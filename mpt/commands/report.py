@@ -1,24 +1,48 @@
-"""`mpt report`: what one run did; reads files only."""
+"""`mpt report`: what one run did, or a live page of runs that are going; reads files only."""
 
 from __future__ import annotations
+
+import argparse
+from typing import NoReturn
 
 from mpt.errors import ConfigError, Problem
 
 SUMMARY = "what a run did: result, precision asked for and measured, speed, memory, skips"
 ORDER = 5
 USAGE = """mpt report RUN_DIR [--json]
+mpt report --watch RUN_OR_SWEEP_DIR … [--port N]
 
-Reads the run folder; needs no torch. --json prints one document to stdout."""
+Shows the report and writes report.html and report.md into the run folder; needs no torch.
+
+  --json      one document to stdout
+  --watch     serve the page on 127.0.0.1 while the runs go on, updating by itself; Ctrl-C stops
+  --port N    the port of --watch (default: any free one)"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(Problem("mpt report", message, "`mpt report --help` shows the flags"))
 
 
 def run(args: list[str]) -> int:
-    """Prints the report."""
+    """Prints or serves the report."""
     if "--help" in args or "-h" in args:
         print(USAGE)
         return 0
-    folders = [word for word in args if word != "--json"]
-    if len(folders) != 1 or folders[0].startswith("-"):
+    parser = _Parser(prog="mpt report", add_help=False, allow_abbrev=False)
+    parser.add_argument("folders", nargs="*", metavar="RUN_DIR")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--port", type=int)
+    known = parser.parse_args(args)
+    if known.port is not None and not 1 <= known.port <= 65535:
+        raise ConfigError(Problem("--port", f"got {known.port}, want a number from 1 to 65535"))
+    if known.watch and known.folders:
+        from mpt.report.live import watch
+
+        return watch(known.folders, known.port)
+    if len(known.folders) != 1:
         raise ConfigError(Problem("mpt report", "wants the folder of one run", USAGE.splitlines()[0]))
     from mpt.report.command import report
 
-    return report(folders[0], as_json="--json" in args)
+    return report(known.folders[0], as_json=known.json)
