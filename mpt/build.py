@@ -16,7 +16,7 @@ from mpt.data._context import DataContext, DataSource
 from mpt.errors import ConfigError, MptError, Problem
 from mpt.optim import build_optimizer, is_fused
 from mpt.optim._base import Optimizer
-from mpt.plan.facts import probe
+from mpt.plan.facts import facts_of, probe
 from mpt.plan.plan import Plan, length, notes
 from mpt.precision.assignment import assign
 from mpt.precision.capability import resolve
@@ -46,7 +46,7 @@ class Run:
 
 def make_plan(cfg: RunConfig) -> Plan:
     """What `cfg` would run, with nothing allocated on the device: the model is built on `meta`."""
-    facts = _facts(cfg)
+    facts = _facts(cfg, facts_of)
     data = _data(cfg, torch.device("cpu"))
     task = _task(cfg, data)
     try:
@@ -89,10 +89,10 @@ def channels_last(cfg: RunConfig) -> bool:
     return cfg.trainer.channels_last == "true"
 
 
-def _facts(cfg: RunConfig) -> DeviceFacts:
+def _facts(cfg: RunConfig, look: Callable[[str], DeviceFacts] = probe) -> DeviceFacts:
     for plugin in cfg.plugins:
         importlib.import_module(plugin)
-    return probe(cfg.device)
+    return look(cfg.device)
 
 
 def _data(cfg: RunConfig, device: torch.device) -> DataSource:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpt import registry
+from mpt.config.gpus import GPUS
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
 from mpt.registry import did_you_mean
@@ -22,9 +23,9 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 def device_syntax(cfg: RunConfig) -> Iterator[Problem]:
     """Whether it is there is asked when the run is planned."""
-    if not _DEVICE.fullmatch(cfg.device):
+    if not _DEVICE.fullmatch(cfg.device) and cfg.device not in GPUS:
         what = f"got `{cfg.device}`, want auto, cpu, cuda, cuda:N or mps"
-        hint = "did you mean `cuda`?" if "gpu" in cfg.device.lower() else did_you_mean(cfg.device, DEVICES)
+        hint = "did you mean `cuda`?" if "gpu" in cfg.device.lower() else did_you_mean(cfg.device, (*DEVICES, *GPUS))
         yield Problem("device", what, hint if hint.startswith("did") else "device=auto takes the fastest there is")
 
 

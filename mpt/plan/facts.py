@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from mpt.config.gpus import GPUS
 from mpt.errors import ConfigError, Problem
 from mpt.record.cpu import cpu_info
 from mpt.types import DeviceFacts
@@ -12,11 +13,26 @@ from mpt.types import DeviceFacts
 _WANTED = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
+def facts_of(device: str) -> DeviceFacts:
+    """As `probe`, and for a GPU that is known by name (`b200`) and need not be there, what is known of it.
+
+    Software is this machine's. Raises: ConfigError as `probe` does.
+    """
+    if device not in GPUS:
+        return probe(device)
+    import torch
+
+    return DeviceFacts("cuda", GPUS[device].name, str(torch.__version__), capability=GPUS[device].capability)
+
+
 def probe(device: str) -> DeviceFacts:
     """Facts of `auto` (cuda, else mps, else cpu), `cpu`, `mps`, `cuda` or `cuda:N`.
 
     Raises: ConfigError with what exists when the device does not.
     """
+    if device in GPUS:
+        hint = f"mpt plan device={device} tells what would run there; on such a machine it is device=cuda"
+        raise ConfigError(Problem("device", f"got `{device}`, a name that only plans know", hint))
     if not _WANTED.fullmatch(device):
         raise ConfigError(Problem("device", f"got `{device}`, want auto, cpu, cuda, cuda:N or mps", _existing()))
     kind, _, index = device.partition(":")

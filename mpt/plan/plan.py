@@ -100,10 +100,22 @@ class Plan:
             f"{self.model} on {self.data.name}: {self.params:,} parameters, "
             f"{self.data.n_train:,} training and {self.data.n_eval:,} evaluation samples",
             f"precision {self.precision}: compute {m.compute} {m.how} on {self.device.name} ({m.reason})",
+            *self._low_bit(),
             f"{self.length.steps:,} steps of {self.length.accumulate} × {self.batch_size} samples, "
             f"{self.length.epochs:.4g} epochs; {self.optimizer}; schedule {self.schedule}; scaling {self.scaling}",
             *self.notes,
         ]
+
+
+    def _low_bit(self) -> list[str]:
+        """How many of the layers that multiply are low-bit, and how."""
+        m = self.mechanism
+        if not m.low:
+            return []
+        layers = [row for row in self.rows if row.kind == "gemm"]
+        low = sum(row.compute not in (m.compute, "float32") for row in layers)
+        told = [f"operands {m.low} {m.low_how} in {low} of {len(layers)} layers that multiply ({m.low_reason})"]
+        return told if low else [*told, f"no layer takes {self.precision}: the table of `mpt plan` says why for each"]
 
 
 def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool) -> tuple[str, ...]:
@@ -113,6 +125,8 @@ def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, read
         told.append(f"{mechanism.compute} is emulated here: its numerics are real, its speed says nothing")
         if cfg.trainer.compile:
             told.append("trainer.compile has no effect: emulated formats run eagerly")
+    if mechanism.low:
+        told += _low_bit_notes(cfg, mechanism)
     if cfg.schedule.warmup >= steps:
         told.append(f"the warm-up of {cfg.schedule.warmup} updates is not over when the run ends: {steps} steps")
     if reads_device:
@@ -133,3 +147,15 @@ def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, read
     if "path" in cfg.model.options:
         told.append(f"runs code of yours: model.path {cfg.model.options['path']}")
     return tuple(told)
+
+
+def _low_bit_notes(cfg: RunConfig, mechanism: Mechanism) -> list[str]:
+    told = [f"{mechanism.low} is {mechanism.low_how} here: its numerics are real, its speed says nothing"]
+    if cfg.trainer.compile and mechanism.how != "emulated":
+        told.append("trainer.compile has no effect: emulated formats run eagerly")
+    if "floor" in mechanism.scale_rules:
+        told.append(
+            "scales by `floor` are too small for the largest numbers of many blocks, and training has diverged by it: "
+            "`rceil` is the sound choice"
+        )
+    return told

@@ -42,6 +42,22 @@ class Mechanism:
     low: str = ""
     low_how: How = "emulated"
     low_reason: str = ""
+    scale_rules: tuple[str, ...] = ()
+
+    @property
+    def effective(self) -> str:
+        """The narrowest that operands have, as the report names it."""
+        return f"{self.low} over {self.compute}" if self.low else self.compute
+
+    @property
+    def told(self) -> str:
+        """Why, in words."""
+        return f"{self.low_reason}; {self.reason}" if self.low else self.reason
+
+    @property
+    def backend(self) -> How:
+        """Emulated if any of it is."""
+        return "emulated" if self.low and self.low_how == "emulated" else self.how
 
     @property
     def half(self) -> bool:
@@ -77,11 +93,11 @@ def resolve(cfg: PrecisionConfig, facts: DeviceFacts) -> Mechanism:
     return Mechanism(cfg.compute, how, reason, facts.type, *_resolve_low(cfg, facts))
 
 
-def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, str]:
+def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, str, tuple[str, ...]]:
     """The low-bit products of a policy: their formats, and how they are had."""
     low = low_bit(cfg)
     if low is None:
-        return "", "emulated", ""
+        return "", "emulated", "", ()
     answers = {kind: _low(kind, facts) for kind in _kinds(low.gemms)}
     lacking = [kind for kind, (how, _) in answers.items() if how != "native"]
     if cfg.backend == "native" and lacking:
@@ -89,7 +105,8 @@ def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, st
         hint = "precision.backend=auto emulates it with the same roundings; precision=bf16 is native where it exists"
         raise PrecisionError(Problem("precision.backend", what, hint))
     reasons = dict.fromkeys(reason for _, reason in answers.values())
-    return low.gemms.label, "emulated", "; ".join(reasons)
+    rules = {op.rule for op in low.gemms.operands() if op.scale == "mx"}
+    return low.gemms.label, "emulated", "; ".join(reasons), tuple(sorted(rules))
 
 
 def _kinds(gemms: Gemms) -> list[str]:

@@ -177,3 +177,18 @@ def test_the_doctor_speaks_to_people(capsys: pytest.CaptureFixture[str], monkeyp
     out = output(capsys, "doctor", "device=cpu")
     assert "hydra-core" in out
     assert "bfloat16" in out
+
+
+def test_a_plan_for_an_absent_gpu_says_what_it_multiplies(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "plan", "precision=nvfp4", "device=b200", "trainer.max_steps=2")
+    assert "native on NVIDIA B200" in out
+    assert "compute capability 10.0 multiplies nvfp4" in " ".join(out.split())
+    out = output(capsys, "plan", "precision=nvfp4", "device=a100", "trainer.max_steps=2")
+    assert "needs 10.0 or newer" in " ".join(out.split())
+
+
+def test_a_plan_warns_of_floor_scales_and_of_a_policy_that_no_layer_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "plan", "precision=mxfp4", "precision.scale_rule=floor", "device=cpu")
+    assert "too small for the largest numbers" in " ".join(out.split())
+    out = output(capsys, "plan", "precision=mxfp4", "model.width=8", "device=cpu")
+    assert "no layer takes mxfp4" in out

@@ -85,3 +85,11 @@ def test_words_that_name_no_device_are_refused(device: str) -> None:
 def test_memory_of_the_machine_is_a_positive_number_of_bytes() -> None:
     got = facts._machine_bytes()
     assert got is None or got > 2**20
+
+
+def test_a_plan_can_be_made_for_a_gpu_that_is_not_there_and_a_run_can_not() -> None:
+    got = facts.facts_of("b200")
+    assert (got.type, got.name, got.capability, got.torch) == ("cuda", "NVIDIA B200", (10, 0), torch.__version__)
+    with pytest.raises(ConfigError, match="mpt plan device=b200"):
+        probe("b200")
+    assert facts.facts_of("cpu") == probe("cpu")
