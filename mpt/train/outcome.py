@@ -28,9 +28,9 @@ def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMet
         _quality(progress),
         PrecisionSummary(
             requested=cfg.precision.name,
-            effective=plan.mechanism.compute,
-            backend=plan.mechanism.how,
-            mechanism=plan.mechanism.reason,
+            effective=plan.mechanism.effective,
+            backend=plan.mechanism.backend,
+            mechanism=plan.mechanism.told,
             audit=seen.audit.verdict,
         ),
         run.scaler.strategy,
