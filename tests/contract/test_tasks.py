@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt import registry
 from mpt.errors import ConfigError, ModelError
 from mpt.tasks._base import Task
+from mpt.tasks._safety import LOSSES
 from mpt.types import Batch, DataSpec
 
 SPECS = {
@@ -36,6 +40,34 @@ def case(request: pytest.FixtureRequest) -> tuple[Task, str]:
 
 def test_every_task_is_tested_here() -> None:
     assert {name for name, _ in ALL} == set(registry.names("tasks"))
+
+
+class Reads(TorchDispatchMode):
+    """Counts reads of device scalars by the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, None])
+def test_no_loss_reads_a_device_scalar(loss: str | None) -> None:
+    kind = "tokens" if loss is None else "images"
+    task = registry.load("tasks", "auto").build({} if loss is None else {"loss": loss}, SPECS[kind])
+    output, batch = made(kind)
+    output = output.sigmoid().requires_grad_()
+    with Reads() as reads:
+        task.loss_sum(output, batch).backward()
+        task.sums(output.detach(), batch)
+        task.count(batch)
+    assert reads.count == 0
+    with Reads() as reads:
+        F.one_hot(batch.targets)
+    assert reads.count > 0  # the counter counts
 
 
 def test_auto_is_the_task_that_fits_the_data() -> None:
