@@ -38,8 +38,12 @@ class DataSource(Protocol):
         """Endless micro-batches of this rank, from micro-batch `start` of the run."""
         ...
 
+    def batch(self, micro: int) -> Batch:
+        """Micro-batch `micro` as `train(micro)` gives it first, read in this process without workers."""
+        ...
+
     def eval(self) -> Iterator[Batch]:
-        """This rank's share of the evaluation samples, each once."""
+        """This rank's share of the evaluation samples, each once. Raises: RunFault when none can be read."""
         ...
 
     def train_indices(self, micro: int) -> list[int]:

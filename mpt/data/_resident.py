@@ -102,6 +102,10 @@ class ResidentSource:
             yield from self._epoch(epoch, position)
             epoch, position = epoch + 1, 0
 
+    def batch(self, micro: int) -> Batch:
+        """Micro-batch `micro` as `train(micro)` gives it first."""
+        return next(self.train(micro))
+
     def _epoch(self, epoch: int, position: int) -> Iterator[Batch]:
         rows = self._upload(epoch)
         # Blocks start at the same positions whatever the resume point: alignment, and so rounding, never differs.

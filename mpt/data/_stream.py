@@ -151,19 +151,29 @@ class StreamSource:
         self._feeds.append(feed)
         try:
             for packed in feed:
-                batch = self._deliver(packed)
-                if batch is None:
-                    raise _nothing_readable(packed)
-                yield batch
+                yield self._required(packed)
         finally:
             feed.close()
 
+    def batch(self, micro: int) -> Batch:
+        """Micro-batch `micro` as `train(micro)` gives it first, read in this process without workers."""
+        keys = next(self._train_keys(micro))
+        return self._required(pack([self._train[key] for key in keys]))
+
     def eval(self) -> Iterator[Batch]:
-        """This rank's share of the evaluation samples, each once, unreadable ones left out where they are skipped."""
+        """This rank's share of the evaluation samples, each once, unreadable ones left out where they are skipped.
+
+        Raises: RunFault when none of them can be read.
+        """
+        delivered, last = 0, None
         for packed in self._eval:
             batch = self._deliver(packed)
             if batch is not None:
+                delivered += 1
                 yield batch
+            last = packed
+        if last is not None and not delivered:
+            raise _nothing_readable(last, "no evaluation sample can be read", "data.root")
 
     def train_indices(self, micro: int) -> list[int]:
         """The training samples in this rank's micro-batch `micro`, before any is replaced."""
@@ -194,6 +204,12 @@ class StreamSource:
         for start in range(0, len(span), self._eval_batch):
             yield [(0, index) for index in span[start : start + self._eval_batch]]
 
+    def _required(self, packed: Packed) -> Batch:
+        batch = self._deliver(packed)
+        if batch is None:
+            raise _nothing_readable(packed, "a whole batch can't be read", "data")
+        return batch
+
     def _deliver(self, packed: Packed) -> Batch | None:
         if packed.faults and not self._skip:
             name, why = packed.faults[0]
@@ -207,7 +223,7 @@ class StreamSource:
         return Batch(self._finish(inputs), targets)
 
 
-def _nothing_readable(packed: Packed) -> RunFault:
+def _nothing_readable(packed: Packed, what: str, where: str) -> RunFault:
     names = ", ".join(name for name, _ in packed.faults[:3])
     why = packed.faults[-1][1] if packed.faults else "no samples"
-    return RunFault(Problem("data", f"a whole batch can't be read ({names}, …): {why}", "check data.root"))
+    return RunFault(Problem(where, f"{what} ({names}, …): {why}", "check the files below data.root"))

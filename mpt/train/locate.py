@@ -28,7 +28,7 @@ def locate(run: Run, buffers: Buffers, step: int) -> dict[str, Any]:
     length, found = run.plan.length, None
     first = (step - 1) * length.accumulate
     for micro in range(first, first + length.window(step - 1)):
-        batch = _batch(run, micro)
+        batch = run.data.batch(micro)
         with _watched(run.model) as seen, run.policy.forward():
             output = run.model(batch.inputs)
         if seen or not run.task.loss_sum(output, batch).isfinite():
@@ -40,13 +40,6 @@ def locate(run: Run, buffers: Buffers, step: int) -> dict[str, Any]:
 
 
 _Seen = tuple[str, tuple[Any, ...], Any]
-
-
-def _batch(run: Run, micro: int) -> Batch:
-    stream = run.data.train(start=micro)
-    batch = next(stream)
-    stream.close()  # type: ignore[attr-defined]  # a generator: workers end with it
-    return batch
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def test_cross_field_problems_are_told_at_once(capsys: pytest.CaptureFixture[str
         (["list", "models", "data"], "want one kind"),
         (["eval"], "wants the folder of a run"),
         (["eval", "run", "fp32"], "`fp32` is no key=value"),
-        (["eval", "run", "--checkpoint"], "mpt eval: argument --checkpoint: expected one argument\n  hint: `mpt eval -"),
+        (["eval", "run", "--checkpoint"], "eval: argument --checkpoint: expected one argument\n  hint: `mpt eval"),
         (["eval", "run", "--checkpint=x"], "--checkpint: no such flag\n  hint: did you mean `--checkpoint`?"),
         (["report"], "wants the folder of one run"),
         (["report", "a", "b"], "wants the folder of one run"),

@@ -184,6 +184,13 @@ def test_a_resume_at_any_micro_batch_goes_on_bit_for_bit(case: Case, start: int)
         assert equal(whole[start:], list(islice(b.train(start), 3)))
 
 
+@pytest.mark.parametrize("micro", [0, 4, 7])
+def test_a_single_batch_is_the_one_of_the_stream(case: Case, micro: int) -> None:
+    with case.open() as source:
+        assert equal([source.batch(micro)], [next(source.train(micro))])
+        assert equal([source.batch(micro)], [next(source.train(micro))])
+
+
 def test_epochs_have_different_orders(case: Case) -> None:
     with case.open() as source:
         epochs = [[i for m in range(6) for i in source.train_indices(6 * e + m)] for e in range(3)]

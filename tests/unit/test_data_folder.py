@@ -223,6 +223,26 @@ def test_nothing_but_broken_files_ends_the_run(folder: Config, tree: Path) -> No
         next(source.train(0))
 
 
+def test_an_evaluation_of_which_nothing_can_be_read_ends_the_run(folder: Config, tree: Path) -> None:
+    for file in (tree / "val").glob("*/*.png"):
+        file.write_bytes(b"")
+    with opened(folder(on_error="skip", eval_batch_size=3)) as source:
+        with pytest.raises(RunFault, match=r"data\.root: no evaluation sample can be read \(.*png"):
+            list(source.eval())
+        with pytest.raises(RunFault, match=r"data\.root"):  # and so it does the next time
+            list(source.eval())
+
+
+def test_one_batch_is_read_without_workers(folder: Config, tree: Path) -> None:
+    broken = tree / "train" / "b" / "3.png"
+    broken.write_bytes(b"")
+    before = children()
+    with opened(folder(on_error="skip", workers=2)) as source:
+        alone = [source.batch(micro).inputs for micro in range(6)]
+        assert children() == before
+        assert torch.equal(torch.stack(alone), pixels(source.train(0), 6))
+
+
 def children() -> set[int]:
     import multiprocessing
 
