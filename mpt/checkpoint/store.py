@@ -36,7 +36,7 @@ class CheckpointStore:
         self.dir = Path(dir)
         self._keep = keep
 
-    def save(self, state: Mapping[str, Any], *, step: int, update: int, best: bool = False) -> Path:
+    def save(self, state: Mapping[str, Any], *, step: int, update: int) -> Path:
         """The state is on disk as the newest checkpoint, and older ones beyond `keep` are gone.
 
         Checkpoints of a later step belong to a course that the run has left, and go too.
@@ -49,8 +49,6 @@ class CheckpointStore:
             self._sweep()
             self._check_space(size_bytes(state))
             self._commit(state, step, update, target)
-            if best:
-                self.mark_best(update)
             self._prune(step, target)
         except OSError as error:
             raise _fault(target, error) from error
@@ -74,20 +72,19 @@ class CheckpointStore:
         path = self.dir / name
         return path if _NAME.fullmatch(name) and (path / MARKER).is_file() else None
 
-    def newest_valid(self, before: int | None = None) -> tuple[Path | None, list[tuple[Path, str]]]:
-        """The newest checkpoint (of an update under `before`) whose checksum is right, and newer ones that are not.
+    def newest_valid(self) -> tuple[Path | None, list[tuple[Path, str]]]:
+        """The newest checkpoint whose checksum is right, and newer ones whose is not.
 
         The second part gives the reason for each that was rejected.
         """
         rejected = []
         for path in self._newest_first():
             try:
-                marker = verify(path)
+                verify(path)
             except Rejected as why:
                 rejected.append((path, str(why)))
                 continue
-            if before is None or marker.update < before:
-                return path, rejected
+            return path, rejected
         return None, rejected
 
     def _commit(self, state: Mapping[str, Any], step: int, update: int, target: Path) -> None:
@@ -179,15 +176,6 @@ def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:
         what = f"{STATE} can't be loaded: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         raise CheckpointError(Problem(str(folder), what, "give another checkpoint of the run")) from error
     return state
-
-
-def position(path: Path) -> tuple[int, int]:
-    """Step and update of the checkpoint at `path`. Raises: CheckpointError."""
-    try:
-        marker = read_marker(path)
-    except Rejected as why:
-        raise CheckpointError(Problem(str(path), str(why))) from None
-    return marker.step, marker.update
 
 
 def _name(update: int) -> str:

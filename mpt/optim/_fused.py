@@ -51,6 +51,9 @@ class FusedAdam:
         self._op(params, grads, first, second, [], counts, lr=lr, grad_scale=divisor, found_inf=found, **self._fixed)
         self._count.sub_(found)
 
+    def reset(self) -> None:
+        torch._foreach_zero_(self.state_tensors())
+
     def state_tensors(self) -> list[Tensor]:
         return [*self._first, *self._second, self._count]
 
@@ -91,6 +94,10 @@ class FusedSGD:
         torch._fused_sgd_(  # type: ignore[call-overload]
             params, grads, momentum, lr=lr, grad_scale=divisor, found_inf=found, **self._fixed
         )
+
+    def reset(self) -> None:
+        for buffer in self._momentum:
+            buffer.zero_()
 
     def state_tensors(self) -> list[Tensor]:
         return list(self._momentum)

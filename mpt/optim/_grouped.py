@@ -25,6 +25,10 @@ class Grouped:
         for place, optimizer in zip(self._places, self._inner, strict=True):
             optimizer.step([grads[i] for i in place], lr, divisor, found)
 
+    def reset(self) -> None:
+        for optimizer in self._inner:
+            optimizer.reset()
+
     def state_tensors(self) -> list[Tensor]:
         return [t for optimizer in self._inner for t in optimizer.state_tensors()]
 

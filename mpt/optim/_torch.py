@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -20,18 +21,22 @@ class TorchOptimizer:
         self.inner = inner
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
-        if found.item():
+        skip, rate = torch.stack((found, lr)).tolist()
+        if skip:
             return
         have = [g for g in grads if g is not None]
         torch._foreach_div_(have, divisor)
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad
-        self._set_lr(lr)
+        self._set_rate(rate)
         self.inner.step()
 
-    def _set_lr(self, lr: Tensor) -> None:
+    def _set_rate(self, rate: float) -> None:
         for group in self.inner.param_groups:
-            group["lr"] = float(lr)
+            group["lr"] = rate
+
+    def reset(self) -> None:
+        self.inner.state.clear()
 
     def state_tensors(self) -> list[Tensor]:
         return [v for s in self.inner.state.values() for v in _tensors(s)]
@@ -49,10 +54,23 @@ class ClosureOptimizer(TorchOptimizer):
 
     by_closure = True
 
-    def step_closure(self, closure: Callable[[], Tensor], lr: Tensor) -> None:
-        """`closure` leaves gradients in `.grad` of the parameters and returns the loss."""
-        self._set_lr(lr)
+    def step_closure(self, closure: Callable[[], Tensor], lr: Tensor) -> Tensor:
+        """`closure` leaves gradients in `.grad` and returns the loss; 1 where the update ended non-finite.
+
+        Parameters and state are then as they were before it.
+        """
+        params = [p.detach().clone() for p in self.params]
+        state = deepcopy(self.inner.state_dict()["state"])
+        self._set_rate(lr.item())
         self.inner.step(closure)  # type: ignore[arg-type]
+        with torch.no_grad():
+            sizes = torch._foreach_norm([*self.params, *(p.grad for p in self.params if p.grad is not None)])
+            found = torch.stack(sizes).isfinite().all().logical_not().float()
+            if found.item():
+                for param, before in zip(self.params, params, strict=True):
+                    param.copy_(before)
+                self.load_state_dict({"state": state})
+        return found
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -2,36 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-import torch
-from torch import Tensor
+from mpt.optim._adam import FUSED_ON, build_adam
 
-from mpt.optim._base import Optimizer, default_eps
-from mpt.optim._fused import FusedAdam
-from mpt.optim._grouped import by_dtype
-from mpt.optim._torch import TorchOptimizer
+__all__ = ["FUSED_ON", "build"]
 
-FUSED_ON = ("cpu", "cuda")
-
-
-def build(
-    params: list[Tensor],
-    *,
-    lr: float,
-    weight_decay: float,
-    moment: str,
-    fused: bool,
-    betas: Sequence[float] = (0.9, 0.999),
-    eps: float | None = None,
-) -> Optimizer:
-    """AdamW; `eps` None takes the moment format's own."""
-    eps = default_eps(moment) if eps is None else eps
-    if fused:
-        return by_dtype(
-            params, lambda group: FusedAdam(group, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=True)
-        )
-    inner = torch.optim.AdamW(
-        params, lr=lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, foreach=True
-    )
-    return TorchOptimizer(params, inner)
+build = partial(build_adam, decoupled=True)

@@ -34,10 +34,11 @@ class RunWriter:
         self._open(dir, fresh=True)
 
     @classmethod
-    def reopen(cls, dir: Path) -> RunWriter:
-        """The writer of an older run's folder: torn last lines are cut, the marker of its end is gone.
+    def reopen(cls, dir: Path, offset: Mapping[str, int] | None = None) -> RunWriter:
+        """The writer of an older run's folder, cut to a checkpoint's offset (None: all stays); its marker is gone.
 
-        Raises: RecordError when `dir` holds no run, one of another schema, or one that is being written.
+        Raises: RecordError when `dir` holds no run, one of another schema, or one that is being written; the
+        marker then stays.
         """
         if not (dir / STEPS).is_file():
             raise RecordError(Problem(str(dir), f"holds no {STEPS}", "give the folder of a run, or start a new one"))
@@ -45,11 +46,13 @@ class RunWriter:
         writer._open(dir, fresh=False)
         try:
             torn = {lines.path.name: cut for lines in writer._files.values() if (cut := lines.repair())}
+            if offset is not None:
+                writer.truncate(offset)
             writer._last_step = writer._recorded_step()
-        except RecordError:
+            writer._unmark()
+        except BaseException:
             writer.close()
             raise
-        writer._unmark()
         if torn:
             writer.event("repaired", torn_bytes=torn)
         return writer
@@ -115,14 +118,11 @@ class RunWriter:
                 self.event("record_gap", file=name, bytes=self._files[name].size, wanted_bytes=want)
         self._last_step = self._recorded_step()
 
-    def copy_history(self, source: Path, offset: Mapping[str, int]) -> None:
-        """Start with the lines of an older run up to `offset`, and all its events.
-
-        Raises: RecordError when `source` is no run folder of this schema.
-        """
+    def begin_with(self, history: Mapping[str, bytes]) -> None:
+        """Start with the lines of an older run, as `past` gives them."""
         assert self._last_step == 0, "history goes before the first step"
-        for key, name in (("steps", STEPS), ("evals", EVALS), ("events", EVENTS)):
-            self._files[name].append(history(source / name, SCHEMAS[name], offset.get(key)))
+        for name, lines in history.items():
+            self._files[name].append(lines)
         self._last_step = self._recorded_step()
 
     def finish(self, marker: str, reason: str) -> None:
@@ -164,3 +164,12 @@ class RunWriter:
         except (ValueError, KeyError, TypeError) as error:
             what = f"the last line is no step: `{line[:60].decode(errors='replace')}`"
             raise RecordError(Problem(str(lines.path), what, "start in a new run_dir=…")) from error
+
+
+def past(source: Path, offset: Mapping[str, int]) -> dict[str, bytes]:
+    """By file, the lines of an older run up to `offset`, and all its events.
+
+    Raises: RecordError when `source` is no run folder of this schema.
+    """
+    files = (("steps", STEPS), ("evals", EVALS), ("events", EVENTS))
+    return {name: history(source / name, SCHEMAS[name], offset.get(key)) for key, name in files}

@@ -16,24 +16,29 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._slots: list[tuple[nn.Module, str, Tensor]] = []
         self._flat: list[Tensor] = []
-        groups: dict[torch.dtype, list[tuple[nn.Module, str, Tensor]]] = {}
-        seen: set[int] = set()
+        owners: dict[int, list[tuple[nn.Module, str]]] = {}
+        groups: dict[torch.dtype, list[Tensor]] = {}
         for module in model.modules():
             for name, buffer in module._buffers.items():
-                if buffer is not None and buffer.numel() and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    groups.setdefault(buffer.dtype, []).append((module, name, buffer))
-        for slots in groups.values():
-            self._lay(slots)
+                if buffer is None or not buffer.numel():
+                    continue
+                if id(buffer) not in owners:
+                    groups.setdefault(buffer.dtype, []).append(buffer)
+                owners.setdefault(id(buffer), []).append((module, name))
+        for buffers in groups.values():
+            self._lay(buffers, owners)
         self._kept = [torch.empty_like(flat) for flat in self._flat]
 
-    def _lay(self, slots: list[tuple[nn.Module, str, Tensor]]) -> None:
-        flat = torch.cat([buffer.detach().reshape(-1) for _, _, buffer in slots])
+    def _lay(self, buffers: list[Tensor], owners: dict[int, list[tuple[nn.Module, str]]]) -> None:
+        """Side by side; a buffer that several modules share stays shared."""
+        flat = torch.cat([buffer.detach().reshape(-1) for buffer in buffers])
         self._flat.append(flat)
-        views = torch.split(flat, [buffer.numel() for _, _, buffer in slots])
-        for (module, name, buffer), view in zip(slots, views, strict=True):
-            module._buffers[name] = view.view(buffer.shape)
-            self._slots.append((module, name, module._buffers[name]))  # type: ignore[arg-type]
+        parts = torch.split(flat, [buffer.numel() for buffer in buffers])
+        for buffer, part in zip(buffers, parts, strict=True):
+            view = part.view(buffer.shape)
+            for module, name in owners[id(buffer)]:
+                module._buffers[name] = view
+                self._slots.append((module, name, view))
 
     def floating(self) -> list[Tensor]:
         """The flat tensors of floating buffers, for averages."""
@@ -54,3 +59,11 @@ class Buffers:
             skipped = found.bool()
             for kept, flat in zip(self._kept, self._flat, strict=True):
                 torch.where(skipped, kept, flat, out=flat)
+
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        """All of them, those that are in no state dict of the model (persistent=False) too."""
+        return {"flat": self._flat}
+
+    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+        for flat, saved in zip(self._flat, state["flat"], strict=True):
+            flat.copy_(saved)

@@ -12,13 +12,15 @@ from torch import Tensor
 class Ema:
     """Follows `sources` (masters and buffers) after each applied update; a skipped one moves nothing.
 
-    `targets` are the tensors of the model that take the average's place in evaluation, in the order of
-    `sources` (working weights for masters).
+    `targets` are the tensors of the model that belong to `sources`, in their order (working weights to masters);
+    both hold the average in evaluation, since float32 evaluation takes the masters.
     """
 
     def __init__(self, sources: list[Tensor], targets: list[Tensor], decay: float) -> None:
         self.decay = decay
-        self._sources, self._targets = sources, targets
+        self._sources = sources
+        self._places = [*sources, *(t for t, s in zip(targets, sources, strict=True) if t is not s)]
+        self._values = list(range(len(sources))) + [i for i, s in enumerate(sources) if targets[i] is not s]
         self.average = [s.detach().float().clone() for s in sources]
         self._weight = torch.zeros((), device=sources[0].device)
 
@@ -32,12 +34,17 @@ class Ema:
     def in_place_of_weights(self) -> Iterator[None]:
         """Inside, the model computes with the average; afterwards with its own weights again."""
         with torch.no_grad():
-            own = [t.detach().clone() for t in self._targets]
-            torch._foreach_copy_(self._targets, self.average)
+            own = [t.detach().clone() for t in self._places]
+            torch._foreach_copy_(self._places, [self.average[i] for i in self._values])
             try:
                 yield
             finally:
-                torch._foreach_copy_(self._targets, own)
+                torch._foreach_copy_(self._places, own)
+
+    @torch.no_grad()
+    def start_over(self) -> None:
+        """The average is what the weights are now."""
+        torch._foreach_copy_(self.average, self._sources)
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         return {"average": self.average}

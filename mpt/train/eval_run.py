@@ -6,13 +6,15 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from mpt.build import Run, build
-from mpt.checkpoint import find, load
+from mpt.checkpoint import load
 from mpt.config import saved
 from mpt.errors import DataError, ExitCode, Problem
 from mpt.plan.facts import probe
 from mpt.precision.switches import flags
 from mpt.train.engine import make_engine
 from mpt.train.evaluate import evaluate as metrics_of
+from mpt.train.resume import stored
+from mpt.train.run import on_device
 from mpt.train.state import load_weights
 from mpt.train.threads import cpu_threads
 
@@ -23,29 +25,24 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
     Raises: MptError where there is no such run or checkpoint, or its classes are not those of the data.
     """
     cfg = saved.load(Path(run_dir) / "config.yaml", overrides)
-    where = find(Path(checkpoint) if checkpoint else _checkpoints(Path(run_dir), cfg.checkpoint.dir))
+    where = stored(Path(checkpoint or run_dir))
     state = load(where)
     facts = probe(cfg.device)
-    with flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic):
+    with on_device(facts), flags(cfg.precision, facts, cfg.trainer.deterministic):
         run = build(cfg)
         _same_classes(run, state["classes"], where)
         with cpu_threads(cfg, run.plan):
             engine = make_engine(run)
-            load_weights(run, state, str(where))
+            load_weights(run, engine, state, str(where))
             if engine.ema and state["ema"]:
                 engine.ema.load_state_dict(state["ema"])
-            average = engine.ema.in_place_of_weights() if engine.ema else nullcontext()
-            with average:
+            with engine.ema.in_place_of_weights() if engine.ema else nullcontext():
                 metrics = metrics_of(run.model, run.policy, run.task, run.data, cfg.trainer.eval_precision)
         run.data.close()
     told = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    weights = "averaged weights" if engine.ema else "weights"
+    weights = "averaged weights" if engine.ema and state["ema"] else "weights"
     print(f"{told}  ({run.plan.data.n_eval} samples, {weights} of {where.name}, precision {_precision(run)})")
     return ExitCode.FINISHED
-
-
-def _checkpoints(run_dir: Path, elsewhere: str | None) -> Path:
-    return Path(elsewhere) if elsewhere else run_dir
 
 
 def _precision(run: Run) -> str:

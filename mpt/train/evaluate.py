@@ -14,9 +14,9 @@ from mpt.tasks._base import Task
 def evaluate(model: nn.Module, policy: Policy, task: Task, data: DataSource, precision: str) -> dict[str, float]:
     """The task's metrics over the evaluation split, in `precision` (`same` as training, or `fp32`).
 
-    The model is left in training mode if it was; random states and buffers are not touched.
+    Each module is left in the mode that it had; random states and buffers are not touched.
     """
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     sums: torch.Tensor | None = None
     count = 0
@@ -28,5 +28,6 @@ def evaluate(model: nn.Module, policy: Policy, task: Task, data: DataSource, pre
             sums = part if sums is None else sums + part
             count += task.count(batch)
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
     return task.metrics(sums.tolist() if sums is not None else [], count)

@@ -13,12 +13,12 @@ def cause(row: StepRow) -> str:
 
 
 class Guard:
-    """Watches skips in a row; `limit` None never stops."""
+    """Watches skips in a row; `limit` None never stops. `scales` tells whether the loss is scaled at all."""
 
-    def __init__(self, limit: int | None, streak: int = 0) -> None:
-        self._limit, self._streak = limit, streak
+    def __init__(self, limit: int | None, streak: int, *, scales: bool) -> None:
+        self._limit, self._streak, self._scales = limit, streak, scales
 
-    def verdict(self, rows: Sequence[StepRow], recent: int = 100) -> str | None:
+    def verdict(self, rows: Sequence[StepRow]) -> str | None:
         """The reason to stop after `rows`, or None."""
         for row in rows:
             self._streak = 0 if row.applied else self._streak + 1
@@ -33,7 +33,12 @@ class Guard:
                 f"{head}: the loss itself was non-finite, which no loss scale can cure. "
                 "Look at the inputs, lower optimizer.lr, set trainer.clip_norm, or use precision=bf16"
             )
-        if row.scale == row.scale and row.scale <= 1:
+        if not self._scales:
+            return (
+                f"{head}: gradients are non-finite although the loss is finite. "
+                "Lower optimizer.lr, set trainer.clip_norm, or look for an unsafe operation in the model"
+            )
+        if row.scale <= 1:
             return (
                 f"{head}: gradients overflow although the loss scale is down to {row.scale:g}. "
                 "Lower optimizer.lr, set trainer.clip_norm, or use precision=bf16"

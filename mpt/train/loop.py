@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from mpt.checkpoint import CheckpointStore
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
+from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
@@ -16,13 +17,30 @@ from mpt.train.evaluate import evaluate
 from mpt.train.guard import Guard, cause
 from mpt.train.locate import locate
 from mpt.train.lost import Losses
-from mpt.train.progress import Ending
+from mpt.train.progress import TIME_RULE, Ending
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
 from mpt.types import Batch, Snapshot, StepRow
 
 READ_EVERY_S = 1.0
 """Longest time between reads of the device, for the display; longer steps are read one by one."""
+
+
+class _Fetched:
+    """The micro-batches of one attempt, each fetched when its turn comes; the clock sees the wait."""
+
+    def __init__(self, batches: Iterator[Batch], count: int, clock: Clock) -> None:
+        self._batches, self._count, self._clock = batches, count, clock
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(self._count):
+            self._clock.fetch()
+            batch = next(self._batches)
+            self._clock.fetched()
+            yield batch
 
 
 class Loop:
@@ -48,7 +66,7 @@ class Loop:
         self._length = self._run.plan.length
         self._step = totals.step
         self._lost = Losses(self._run, cfg.trainer.log_every)
-        self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak)
+        self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak, scales=self._run.scaler.active)
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
@@ -58,7 +76,7 @@ class Loop:
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
         length, stop = self._length, self._stop
-        ending: Ending | None = None
+        ending = self._settle()
         read_at, read_s = self._next_read(), time.perf_counter()
         while ending is None and self._step < length.steps:
             if stop.signal is not None:
@@ -70,21 +88,27 @@ class Loop:
                 read_at, read_s = self._next_read(), time.perf_counter()
         return ending or self._complete(f"{length.steps} steps, {length.epochs:.4g} epochs")
 
+    def _settle(self) -> Ending | None:
+        """What the checkpoint left to do: an evaluation that was due when it was saved, and its consequences."""
+        if self._progress.best.get("step") == self._step == self._progress.saved_step:
+            self._store.mark_best(self._history.totals.update)
+        if not self._progress.owes_evaluation:
+            return None
+        self._evaluate()
+        reason = self._rule()
+        return self._complete(reason) if reason else None
+
     def _attempt(self, micro: int) -> None:
-        clock, batches = self._clock, self._batches
+        clock = self._clock
         clock.begin()
-        window = []
-        for _ in range(micro):
-            clock.fetch()
-            window.append(next(batches))
-            clock.fetched()
+        window = _Fetched(self._batches, micro, clock)
         self._step += 1
         watched = self._lost.watches(self._step)
         if watched:
             self._lost.before()
         attempt = self._engine.stepper(window)
         if watched:
-            self._lost.after()
+            self._lost.after(attempt.found)
         self._history.add(attempt)
         clock.end(attempt.samples)
 
@@ -102,6 +126,7 @@ class Loop:
         if not len(self._history):
             return None
         rows = self._history.drain(self._clock.drain())
+        self._engine.rates.refill(self._history.totals.update)
         self._writer.steps(rows)
         for row in rows:
             if not row.applied:
@@ -129,6 +154,7 @@ class Loop:
         new = self._run.data.skipped[self._told_unreadable :]
         if new:
             self._told_unreadable += len(new)
+            self._progress.skipped_samples += len(new)
             self._writer.event("unreadable_samples", step=self._step, names=new)
             more = f" and {len(new) - 3} more" if len(new) > 3 else ""
             self._console.say(f"unreadable samples were replaced: {', '.join(new[:3])}{more}", "warning")
@@ -139,6 +165,7 @@ class Loop:
         epoch = self._length.epochs_done(self._step)
         ended, self._epoch = epoch > self._epoch, epoch
         evaluates = self._evals.due(update) or (ended and cfg.trainer.eval_every is None)
+        self._progress.owes_evaluation = evaluates
         if self._saves.due(update) or (evaluates and cfg.checkpoint.every is None):
             self._save()
         if evaluates:
@@ -151,7 +178,7 @@ class Loop:
         trainer, task = self._run.cfg.trainer, self._run.task
         value = self._progress.last_eval.get(task.headline)
         if trainer.max_time_s is not None and self._clock.total_s() >= trainer.max_time_s:
-            return f"trainer.max_time_s={trainer.max_time_s:g} is over"
+            return f"{TIME_RULE}={trainer.max_time_s:g} is over"
         if trainer.patience is not None and self._progress.stale >= trainer.patience:
             return f"{self._progress.stale} evaluations without improvement (trainer.patience)"
         if trainer.target is not None and value is not None:
@@ -160,9 +187,10 @@ class Loop:
         return None
 
     def _complete(self, reason: str) -> Ending:
+        self._progress.owes_evaluation = self._progress.evaluated_step != self._step
         if self._progress.saved_step != self._step:
             self._save()
-        if self._progress.evaluated_step != self._step:
+        if self._progress.owes_evaluation:
             self._evaluate()
         return Ending("DONE", ExitCode.FINISHED, reason)
 
@@ -185,14 +213,17 @@ class Loop:
         precision, ema = run.cfg.trainer.eval_precision, self._engine.ema
         with self._clock.phase("eval"), ema.in_place_of_weights() if ema else nullcontext():
             metrics = evaluate(run.model, run.policy, task, run.data, precision)
+        self._progress.owes_evaluation = False
         best = self._progress.judge(metrics, task.headline, task.mode, step, update)
-        if best and self._progress.saved_step == step:
-            self._store.mark_best(update)
         weights = "ema" if ema else "current"
         self._writer.evaluation(
             {"step": step, "update": update, **metrics, "best": best, "precision": precision, "weights": weights}
         )
         self._console.evaluated(step, update, metrics)
+        if best and self._progress.saved_step != step and run.cfg.checkpoint.every != 0:
+            self._save()
+        if best and self._progress.saved_step == step:
+            self._store.mark_best(update)
 
     def _snapshot(self, row: StepRow) -> Snapshot:
         totals = self._history.totals

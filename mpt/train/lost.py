@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mpt.build import Run
+from mpt.telemetry.history import read
 from mpt.train.progress import Progress
 
 
@@ -16,7 +17,7 @@ class Losses:
         self._policy, self._every = run.policy, every
         self._counts_zeros = run.cfg.precision.compute == "float16"
         self._meter = run.policy.lost_updates
-        self._zeros: Tensor | None = None
+        self._zeros: list[Tensor] = []
         self.active = self._counts_zeros or self._meter.active
 
     def watches(self, step: int) -> bool:
@@ -28,21 +29,22 @@ class Losses:
         if self._meter.active:
             self._meter.before(self._policy.weights)
 
-    def after(self) -> None:
-        """Call it after that attempt, while its gradients are still there."""
+    def after(self, found: Tensor) -> None:
+        """Call it after that attempt, while its gradients are still there; a skipped one counts for nothing."""
         grads = [m.grad for m in self._policy.masters]
         if self._meter.active:
-            self._meter.after(self._policy.weights, grads)
+            self._meter.after(self._policy.weights, grads, found)
         if self._counts_zeros:
             have = [g for g in grads if g is not None]
             zeros = torch.stack([(g == 0).sum() for g in have]).sum()
-            self._zeros = zeros / sum(g.numel() for g in have)
+            share = zeros / sum(g.numel() for g in have)
+            self._zeros.append(torch.where(found.bool(), float("nan"), share))
 
     def read(self, progress: Progress) -> None:
         """What was measured goes to `progress`; reads the device."""
         lost = self._meter.drain()
         if lost is not None:
             progress.lost_update_share.append(lost)
-        if self._zeros is not None:
-            progress.zero_grad_share.append(float(self._zeros))
-            self._zeros = None
+        if self._zeros:
+            progress.zero_grad_share += [share for share in read(*self._zeros) if share == share]
+            self._zeros = []

@@ -67,7 +67,7 @@ def _memory(course: Course, memory: MemoryMeter) -> Memory:
         {
             "params": list(run.model.parameters()),
             "buffers": list(run.model.buffers()),
-            "grads": [torch_grad for torch_grad in (w.grad for w in policy.weights) if torch_grad is not None],
+            "grads": [t.grad for t in (*policy.weights, *masters) if t.grad is not None],
             "optimizer": [*masters, *run.optimizer.state_tensors()],
             "ema": ema.average if ema else [],
             "data": run.data.resident(),
@@ -84,7 +84,7 @@ def _extras(course: Course, seen: Preflight) -> Extras:
         },
         "evaluation": {"precision": cfg.trainer.eval_precision, "weights": "ema" if course.engine.ema else "current"},
         "idle_weights": list(seen.idle_weights),
-        "skipped_samples": len(course.run.data.skipped),
+        "skipped_samples": progress.skipped_samples,
         "resumed_at": progress.resumed_at,
     }
     if cfg.trainer.compile:

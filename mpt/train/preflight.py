@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from mpt import rng
 from mpt.build import Run
-from mpt.errors import ModelError, Problem
+from mpt.errors import ModelError, MptError, Problem
 from mpt.precision.audit import Auditor
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
 from mpt.train.step import start_backward
 from mpt.types import Audit, Batch
+from mpt.usercode import FAULTS
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,16 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
 def _explained(choice: str, batch: Batch) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+    except MptError:
+        raise
+    except torch.OutOfMemoryError as error:
+        what = f"does not fit into the device's memory with a micro-batch of {len(batch.targets)}"
+        hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
+        raise ModelError(Problem(f"model={choice}", what, hint)) from error
+    except FAULTS as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {error}"
+        shown = f"{type(error).__name__}: {error}"
+        what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {shown}"
         raise ModelError(Problem(f"model={choice}", what, f"raised in {where.filename}:{where.lineno}")) from error
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+TIME_RULE = "trainer.max_time_s"
+"""How the reason of a run begins that ran out of time."""
+
 
 @dataclass
 class Progress:
@@ -13,6 +16,9 @@ class Progress:
     last_eval: dict[str, float] = field(default_factory=dict)
     evaluated_step: int = -1
     saved_step: int = -1
+    owes_evaluation: bool = False
+    """Saved where an evaluation was due, before it was made: whoever resumes makes it."""
+    skipped_samples: int = 0
     stale: int = 0
     train_loss: float | None = None
     zero_grad_share: list[float] = field(default_factory=list)

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpt.checkpoint import CheckpointStore, find
+from mpt.config import saved
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
 from mpt.record.folder import CHECKPOINTS, STEPS
+from mpt.train.progress import TIME_RULE
 
 
 @dataclass(frozen=True)
 class Origin:
     """`reopen` is a run folder that goes on in place; else `history` is one whose lines are copied.
 
-    `rejected` names newer checkpoints that were passed over, with the reason. `finished`: nothing is left to do.
+    `rejected` names newer checkpoints that were passed over, with the reason. `finished`: the run ended for good.
     """
 
     reopen: Path | None = None
@@ -30,6 +32,16 @@ def checkpoint_dir(cfg: RunConfig, run_dir: Path) -> Path:
     return Path(cfg.checkpoint.dir) if cfg.checkpoint.dir else run_dir / CHECKPOINTS
 
 
+def stored(path: Path) -> Path:
+    """The checkpoint that `path` means; a run folder's lie where its own configuration says.
+
+    Raises: CheckpointError where there is none that is valid.
+    """
+    if _is_run(path) and (path / "config.yaml").is_file():
+        return find(checkpoint_dir(saved.load(path / "config.yaml"), path))
+    return find(path)
+
+
 def origin(cfg: RunConfig) -> Origin:
     """What `resume` means for this configuration; touches the file system only to read.
 
@@ -40,7 +52,7 @@ def origin(cfg: RunConfig) -> Origin:
     if cfg.resume == "auto":
         return _in_place(cfg, Path(cfg.run_dir)) if cfg.run_dir and _is_run(Path(cfg.run_dir)) else Origin()
     path = Path(cfg.resume)
-    if _is_run(path) and (cfg.run_dir is None or Path(cfg.run_dir).absolute() == path.absolute()):
+    if _is_run(path) and (cfg.run_dir is None or Path(cfg.run_dir).resolve() == path.resolve()):
         return _in_place(cfg, path)
     return _elsewhere(path)
 
@@ -50,19 +62,23 @@ def _is_run(path: Path) -> bool:
 
 
 def _in_place(cfg: RunConfig, run_dir: Path) -> Origin:
-    if (run_dir / "DONE").is_file():
-        return Origin(reopen=run_dir, finished=True)
     newest, rejected = CheckpointStore(checkpoint_dir(cfg, run_dir), keep=1).newest_valid()
     if newest is None and cfg.resume != "auto":
         raise CheckpointError(
             Problem(str(run_dir), "holds no valid checkpoint", "resume=auto starts such a run from the beginning"),
             *(Problem(str(path), why) for path, why in rejected),
         )
-    return Origin(reopen=run_dir, checkpoint=newest, rejected=tuple(rejected))
+    return Origin(reopen=run_dir, checkpoint=newest, rejected=tuple(rejected), finished=_is_finished(run_dir))
+
+
+def _is_finished(run_dir: Path) -> bool:
+    """Whether the run ended for good; one that ran out of trainer.max_time_s goes on with more of it."""
+    marker = run_dir / "DONE"
+    return marker.is_file() and not marker.read_text(errors="replace").startswith(TIME_RULE)
 
 
 def _elsewhere(path: Path) -> Origin:
     """A new folder that begins with the history of the run that the checkpoint lies in."""
-    checkpoint = find(path)
-    run_dir = checkpoint.parent.parent
+    checkpoint = stored(path)
+    run_dir = path if _is_run(path) else checkpoint.parent.parent
     return Origin(checkpoint=checkpoint, history=run_dir if _is_run(run_dir) else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from mpt.plan.plan import Plan
 from mpt.precision.switches import flags, observed
 from mpt.record.folder import new_run_dir
 from mpt.record.provenance import environment, source
-from mpt.record.writer import RunWriter
+from mpt.record.writer import RunWriter, past
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console, make_console
 from mpt.telemetry.history import History
@@ -31,11 +31,11 @@ from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
 from mpt.train.preflight import Preflight, preflight
 from mpt.train.progress import Ending, Progress
-from mpt.train.resume import Origin, checkpoint_dir, origin
+from mpt.train.resume import Origin, checkpoint_dir, origin, stored
 from mpt.train.signals import StopRequest
-from mpt.train.state import Course, load_weights, restore
+from mpt.train.state import Course, changes, load_weights, restore
 from mpt.train.threads import cpu_threads
-from mpt.types import Batch
+from mpt.types import Batch, DeviceFacts
 
 
 def plan(cfg: RunConfig) -> Plan:
@@ -50,13 +50,13 @@ def train(cfg: RunConfig, argv: list[str]) -> int:
     """
     facts = probe(cfg.device)
     clock = Clock(facts.type)
-    with StopRequest() as stop, flags(cfg.precision, facts, deterministic=cfg.trainer.deterministic):
+    with StopRequest() as stop, on_device(facts), flags(cfg.precision, facts, cfg.trainer.deterministic):
         start = origin(cfg)
-        if start.finished:
+        state = load(start.checkpoint) if start.checkpoint else None
+        if start.finished and not (state and changes(cfg, state)):
             print(f"{start.reopen} is finished already: nothing to do", file=sys.stderr)
             return ExitCode.FINISHED
         with clock.phase("startup"):
-            state = load(start.checkpoint) if start.checkpoint else None
             course, told = _course(cfg, clock, start, state)
         with cpu_threads(cfg, course.run.plan), closing(course.run.data):
             return _train(course, start, state, told, stop, argv)
@@ -77,10 +77,11 @@ def _train(
         store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
         loop = Loop(course, batches=batches, writer=writer, store=store, console=console, stop=stop, memory=memory)
         ending = _ending(loop, writer)
-        document = summarize(course, ending, seen, memory)
-        with _reported():
-            writer.json("summary", document)
+        try:
+            writer.json("summary", summarize(course, ending, seen, memory))
             writer.finish(ending.marker, ending.reason)
+        except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
+            ending = Ending("FAILED", fault.exit_code, str(fault))
         console.finish([f"{ending.status}: {ending.reason}", str(run_dir)])
     return ending.exit_code
 
@@ -90,11 +91,21 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
     run = build(cfg)
     course = Course(run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, Progress())
     if state is not None:
-        return course, restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
+        told = restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
+        if start.reopen is None:
+            course.progress.saved_step = -1  # not in this folder
+        return course, told
     if cfg.init_from is not None:
-        told = load_weights(run, load(Path(cfg.init_from)), cfg.init_from)
+        told = load_weights(run, course.engine, load(stored(Path(cfg.init_from))), cfg.init_from)
         return course, [f"weights are those of {cfg.init_from}; all else starts anew", *told]
     return course, []
+
+
+@contextmanager
+def on_device(facts: DeviceFacts) -> Iterator[None]:
+    """Streams, events and default allocations inside are those of the run's own GPU."""
+    with torch.cuda.device(facts.index) if facts.type == "cuda" else nullcontext():
+        yield
 
 
 def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[Batch]]:
@@ -102,20 +113,19 @@ def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[
     run = course.run
     stream = run.data.train(start=course.history.totals.step * run.plan.length.accumulate)
     first = next(stream)
-    return preflight(run, course.engine.buffers, memory, first), chain((first,), stream)
+    spare = Batch(first.inputs.clone(), first.targets.clone())  # a model may change its input in place
+    return preflight(run, course.engine.buffers, memory, spare), chain((first,), stream)
 
 
 def _open(course: Course, start: Origin, state: dict[str, Any] | None) -> tuple[RunWriter, Path]:
     """The record, at the checkpoint's place in it."""
     cfg, offset = course.run.cfg, state["offset"] if state else {}
     if start.reopen is not None:
-        writer = RunWriter.reopen(start.reopen)
-        writer.truncate(offset)
-        return writer, start.reopen
+        return RunWriter.reopen(start.reopen, offset), start.reopen
+    history = past(start.history, offset) if start.history is not None else {}
     run_dir = Path(cfg.run_dir) if cfg.run_dir else new_run_dir(Path("outputs"), course.run.plan.name)
     writer = RunWriter(run_dir)
-    if start.history is not None:
-        writer.copy_history(start.history, offset)
+    writer.begin_with(history)
     return writer, run_dir
 
 
@@ -157,18 +167,11 @@ def _ending(loop: Loop, writer: RunWriter) -> Ending:
         return Ending("INTERRUPTED", ExitCode.SIGINT, "stopped at once by a second Ctrl-C; resume=auto goes on")
     except torch.OutOfMemoryError as error:
         return Ending("FAILED", ExitCode.FAULT, f"out of device memory: {error}. Lower data.batch_size")
+    except torch.AcceleratorError as error:
+        return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")
     except MptError as error:
         return Ending("FAILED", error.exit_code if isinstance(error, RunFault) else ExitCode.FAULT, str(error))
     except BaseException as error:
         with suppress(MptError):
             writer.finish("FAILED", f"{type(error).__name__}: {error}")
         raise
-
-
-@contextmanager
-def _reported() -> Iterator[None]:
-    """A disk that fails at the very end is told, and changes nothing that was saved."""
-    try:
-        yield
-    except RunFault as fault:
-        print(fault, file=sys.stderr)

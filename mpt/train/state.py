@@ -10,6 +10,7 @@ from mpt import rng
 from mpt.build import Run
 from mpt.checkpoint import half_weights, model_mismatch
 from mpt.config.fingerprint import differences, essence
+from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.history import History
@@ -36,7 +37,7 @@ def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:
         "policy": run.policy.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "scaler": {"strategy": run.scaler.strategy, "state": run.scaler.state_dict()},
-        "stepper": engine.stepper.state_dict(),
+        "buffers": engine.buffers.state_dict(),
         "ema": engine.ema.state_dict() if engine.ema else {},
         "rng": rng.capture(run.device),
         "history": course.history.state_dict(),
@@ -54,43 +55,73 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
 
     Raises: CheckpointError for another model, or another configuration unless changes are allowed.
     """
-    run = course.run
-    problems = _changes(run, state)
+    run, engine = course.run, course.engine
+    problems = changes(run.cfg, state) or _other_data(run, state)
     if problems and not allow_changes:
         raise CheckpointError(*problems)
-    told = [f"{p.where}: {p.what}" for p in problems] + load_weights(run, state, where)
-    told += _restore_parts(run, course.engine, state)
-    course.engine.stepper.load_state_dict(state["stepper"])
+    told = [f"{p.where}: {p.what}" for p in problems] + load_weights(run, engine, state, where)
+    told += _restore_parts(run, engine, state, allow_changes)
     course.history.load_state_dict(state["history"])
     course.clock.load_state_dict(state["clock"])
     course.progress = Progress(**state["progress"])
-    course.progress.resumed_at.append(course.history.totals.step)
+    totals = course.history.totals
+    if totals.step > run.plan.length.steps:
+        what = f"this run has {run.plan.length.steps} steps, the checkpoint is after step {totals.step}"
+        raise CheckpointError(Problem("trainer.max_steps", what, "give at least that many"))
+    course.progress.resumed_at.append(totals.step)
+    engine.rates.start_at(totals.update)
     rng.restore(state["rng"], run.device)
     return told
 
 
-def load_weights(run: Run, state: dict[str, Any], where: str) -> list[str]:
+def load_weights(run: Run, engine: Engine, state: dict[str, Any], where: str) -> list[str]:
     """Weights and buffers alone, each in the run's own formats; masters take the finest values there are.
 
-    Gives a sentence where weights were saved in 16 bits. Raises: CheckpointError for another model's tensors.
+    The average follows the weights. Gives a sentence where weights were saved in 16 bits.
+    Raises: CheckpointError for another model's tensors.
     """
     problems = model_mismatch(state["model"], run.model, where)
     if problems:
         raise CheckpointError(*problems)
     values = {**state["model"], **state["policy"].get("masters", {})}
     run.policy.load_weights(values)
+    engine.buffers.load_state_dict(state["buffers"])
+    if engine.ema:
+        engine.ema.start_over()
     half = half_weights(values)
     if half and run.cfg.precision.param == "float32":
         return [f"{len(half)} tensors were saved in 16 bits and are float32 weights now ({half[0]}, …)"]
     return []
 
 
-def _restore_parts(run: Run, engine: Engine, state: dict[str, Any]) -> list[str]:
+def changes(cfg: RunConfig, state: dict[str, Any]) -> list[Problem]:
+    """A problem for each key that can alter a number and is not what the checkpoint was made with."""
+    old, new = json.loads(state["essence"]), json.loads(json.dumps(essence(cfg), default=str))
+    return [
+        Problem(key, f"the checkpoint was made with `{was}`, this run has `{now}`", _ALLOW)
+        for key, was, now in differences(old, new)
+    ]
+
+
+_ALLOW = "give the run's own value, or checkpoint.allow_changes=true to go on with the new one"
+
+
+def _other_data(run: Run, state: dict[str, Any]) -> list[Problem]:
+    if state["data_fingerprint"] == run.plan.data.fingerprint:
+        return []
+    return [Problem("data", "the samples are not those that the checkpoint was trained on", _ALLOW)]
+
+
+def _restore_parts(run: Run, engine: Engine, state: dict[str, Any], allow_changes: bool) -> list[str]:
     """Optimizer, scaler and average, or a sentence for each that does not fit the new configuration."""
     reset = []
     try:
         run.optimizer.load_state_dict(state["optimizer"])
-    except (AssertionError, KeyError, RuntimeError, ValueError):
+    except (AssertionError, KeyError, RuntimeError, ValueError) as error:
+        if not allow_changes:
+            what = f"the checkpoint's state is not of {run.cfg.optimizer.name} as this device runs it"
+            raise CheckpointError(Problem("optimizer", what, _ALLOW)) from error
+        run.optimizer.reset()
         reset.append(f"optimizer state starts anew: the checkpoint's is not of {run.cfg.optimizer.name}")
     if not run.policy.load_scales(state["policy"]):
         reset.append("delayed scales start anew: the checkpoint's are not of these layers")
@@ -103,15 +134,3 @@ def _restore_parts(run: Run, engine: Engine, state: dict[str, Any]) -> list[str]
     elif engine.ema or state["ema"]:
         reset.append("the average of weights starts anew" if engine.ema else "the average of weights is dropped")
     return reset
-
-
-def _changes(run: Run, state: dict[str, Any]) -> list[Problem]:
-    old, new = json.loads(state["essence"]), json.loads(json.dumps(essence(run.cfg), default=str))
-    hint = "give the run's own value, or checkpoint.allow_changes=true to go on with the new one"
-    found = [
-        Problem(key, f"the checkpoint was made with `{was}`, this run has `{now}`", hint)
-        for key, was, now in differences(old, new)
-    ]
-    if state["data_fingerprint"] != run.plan.data.fingerprint and not found:
-        found.append(Problem("data", "the samples are not those that the checkpoint was trained on", hint))
-    return found

@@ -5,9 +5,9 @@ Nothing here reads a device scalar on the host. What happened is left as device 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from mpt.tasks._base import Task
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
 from mpt.train.norm import global_norm
+from mpt.train.rates import Rates
 from mpt.types import Batch
 
 
@@ -37,6 +38,14 @@ class Attempt:
     scale: Tensor
     found: Tensor
     samples: int
+
+
+class Window(Protocol):
+    """The micro-batches of one attempt: iterated once, each fetched when its turn comes."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
 
 
 def start_backward(loss_sum: Tensor, seed: Tensor) -> None:
@@ -59,121 +68,117 @@ class Stepper:
         task: Task,
         scaler: Scaler,
         optimizer: Optimizer,
-        rates: Tensor,
+        rates: Rates,
         buffers: Buffers,
         ema: Ema | None,
         clip_norm: float | None,
         loss_weight: float,
     ) -> None:
         self._model, self._policy, self._task = model, policy, task
-        self._scaler, self._optimizer = scaler, optimizer
+        self._scaler, self._optimizer, self._rates = scaler, optimizer, rates
         self._buffers, self._ema = buffers, ema
         self._clip_norm, self._loss_weight = clip_norm, loss_weight
-        device = rates.device
-        self._rates = rates
-        self._updates = torch.zeros(1, dtype=torch.int64, device=device)
-        self._lr = rates[:1].clone()
-        self._lr_scalar = self._lr.view(())
         self._seeds: dict[int, Tensor] = {}
         self._holders = list({id(t): t for t in (*policy.weights, *policy.masters)}.values())
 
-    def __call__(self, window: Sequence[Batch]) -> Attempt:
+    def __call__(self, window: Window) -> Attempt:
         """One attempt; the model's buffers, weights and moments are untouched where it is skipped."""
-        if self._optimizer.by_closure:
-            return self._by_closure(window)
         self._buffers.keep()
-        loss_sum, count = self.backward(window)
-        norm, scale, found = self._update()
-        return Attempt(loss_sum, count, norm, scale, found, sum(len(b.targets) for b in window))
+        if self._optimizer.by_closure:
+            return self._by_closure(list(window))
+        attempt, excess = self.backward(window)
+        with torch.no_grad():
+            self._update(attempt, excess)
+        return attempt
 
-    def backward(self, window: Sequence[Batch]) -> tuple[Tensor, int]:
-        """Gradients of scale · weight · loss_sum / count lie in the working weights' `.grad`."""
-        task, policy, model = self._task, self._policy, self._model
-        for weight in self._holders:
-            weight.grad = None
-        count = sum(task.count(batch) for batch in window)
-        seed = self._seed(count)
-        total: Tensor | None = None
+    def backward(self, window: Window) -> tuple[Attempt, float]:
+        """The working weights' `.grad` holds `excess` times that of scale · weight · loss_sum / count.
+
+        The first micro-batch's count stands for all until they are known: where counts differ, `excess` is not 1.
+        """
+        for holder in self._holders:
+            holder.grad = None
+        samples = count = expected = 0
+        seed = total = None
         for batch in window:
-            with policy.forward():
-                output = model(batch.inputs)
-            loss_sum = task.loss_sum(output, batch)
-            with policy.backward():
-                start_backward(loss_sum, seed)
-            total = loss_sum.detach() if total is None else total + loss_sum.detach()
+            count += self._task.count(batch)
+            samples += len(batch.targets)
+            if seed is None:
+                expected = count * len(window)
+                seed = self._seed(expected)
+            loss_sum = self._forward_backward(batch, seed)
+            total = loss_sum if total is None else total + loss_sum
         assert total is not None, "a window has at least one micro-batch"
-        return total, count
+        scale = self._scaler.scale
+        return Attempt(total, count, total, scale, total, samples), count / expected
+
+    def _forward_backward(self, batch: Batch, seed: Tensor) -> Tensor:
+        with self._policy.forward():
+            output = self._model(batch.inputs)
+        loss_sum = self._task.loss_sum(output, batch)
+        with self._policy.backward():
+            start_backward(loss_sum, seed)
+        return loss_sum.detach()
 
     def _seed(self, count: int) -> Tensor:
         """d(scaled loss) / d(loss_sum): scale, weight and division in float32, before the graph is entered."""
         share = self._seeds.get(count)
         if share is None:
-            share = self._seeds[count] = torch.full((), self._loss_weight / count, device=self._rates.device)
+            device = self._scaler.scale.device
+            share = self._seeds[count] = torch.full((), self._loss_weight / count, device=device)
         return self._scaler.scale * share if self._scaler.active else share
 
-    @torch.no_grad()
-    def _update(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _update(self, attempt: Attempt, excess: float) -> None:
+        """Unscale, clip, decide, step; what was decided goes into `attempt`."""
         scaler, optimizer = self._scaler, self._optimizer
         self._policy.gather()
         grads = [p.grad for p in optimizer.params]
-        norm = global_norm([g for g in grads if g is not None])
-        scale = scaler.scale
-        if scaler.active:
-            norm = norm / scale
+        norm, divisor = global_norm([g for g in grads if g is not None]), scaler.scale
+        if excess != 1:
+            divisor = divisor * excess
+        if scaler.active or excess != 1:
+            norm = norm / divisor
         found = (norm - norm).ne_(0)  # finite: 0; inf and NaN: NaN, which is not 0
-        optimizer.step(grads, self._lr_scalar, self._divisor(norm, scale), found)
+        optimizer.step(grads, self._rates.now, self._clipped(divisor, norm), found)
         if scaler.changes:
-            scale = scale.clone()
+            attempt.scale = scaler.scale.clone()
             scaler.update(found)
-        self._policy.publish()
+        attempt.norm, attempt.found = norm, found
         self._after(found)
-        return norm, scale, found
 
-    def _divisor(self, norm: Tensor, scale: Tensor) -> Tensor:
-        """What gradients are divided by: the scale, times the excess of the norm over clip_norm."""
+    def _clipped(self, divisor: Tensor, norm: Tensor) -> Tensor:
+        """The divisor of gradients, times the excess of the norm over clip_norm."""
         if self._clip_norm is None:
-            return scale
+            return divisor
         # torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm
-        return ((norm + 1e-6) / self._clip_norm).clamp_(min=1.0) * scale
+        return ((norm + 1e-6) / self._clip_norm).clamp_(min=1.0) * divisor
 
     def _after(self, found: Tensor) -> None:
-        """The next rate, the buffers and the average follow applied updates only."""
+        """Working weights follow their masters; the next rate, buffers and average follow applied updates only."""
+        self._policy.publish()
         self._buffers.restore(found)
         if self._ema is not None:
             self._ema.update(found)
-        self._updates.add_(found.eq(0))
-        torch.index_select(self._rates, 0, self._updates, out=self._lr)
+        self._rates.advance(found)
 
-    def _by_closure(self, window: Sequence[Batch]) -> Attempt:
+    def _by_closure(self, window: list[Batch]) -> Attempt:
         """An update by an optimizer that evaluates the loss itself; undone where it ends non-finite."""
-        self._buffers.keep()
-        kept = [p.detach().clone() for p in self._optimizer.params]
-        first: list[tuple[Tensor, int]] = []
+        optimizer = cast(ClosureOptimizer, self._optimizer)
+        attempts: list[Attempt] = []
 
         def closure() -> Tensor:
-            loss_sum, count = self.backward(window)
+            attempt, excess = self.backward(window)
+            attempts.append(attempt)
             with torch.no_grad():
                 self._policy.gather()
-            first.append((loss_sum, count))
-            return loss_sum * (self._loss_weight / count)
+                if excess != 1:
+                    torch._foreach_div_([p.grad for p in optimizer.params if p.grad is not None], excess)
+            return attempt.loss_sum * (self._loss_weight / attempt.count)
 
-        optimizer = cast(ClosureOptimizer, self._optimizer)
-        optimizer.step_closure(closure, self._lr_scalar)
+        attempt_found = optimizer.step_closure(closure, self._rates.now)
+        attempt = attempts[0]
         with torch.no_grad():
-            grads = [p.grad for p in optimizer.params if p.grad is not None]
-            norm = global_norm(grads)
-            size = global_norm([p.detach() for p in optimizer.params])
-            found = (norm - norm + size - size).ne_(0)
-            for param, before in zip(optimizer.params, kept, strict=True):
-                torch.where(found.bool(), before, param, out=param)
-            self._policy.publish()
-            self._after(found)
-        loss_sum, count = first[0]
-        return Attempt(loss_sum, count, norm, self._scaler.scale, found, sum(len(b.targets) for b in window))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"updates": self._updates}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._updates.copy_(state["updates"])
-        torch.index_select(self._rates, 0, self._updates, out=self._lr)
+            attempt.norm = global_norm([p.grad for p in optimizer.params if p.grad is not None])
+            attempt.found = attempt_found
+            self._after(attempt_found)
+        return attempt

@@ -20,6 +20,7 @@ from mpt.schedules import lr_at
 from mpt.tasks._base import Task
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
+from mpt.train.rates import Rates
 from mpt.train.step import Stepper
 from mpt.types import Batch, DataSpec
 
@@ -58,13 +59,14 @@ class Kit:
         floating, decay = self.buffers.floating(), self.cfg.trainer.ema_decay
         sources, targets = [*self.policy.masters, *floating], [*self.policy.weights, *floating]
         self.ema = None if decay is None else Ema(sources, targets, decay)
+        self.rates = Rates(self.lr, 50, device)
         self.step = Stepper(
             model=self.model,
             policy=self.policy,
             task=self.task,
             scaler=self.scaler,
             optimizer=self.optimizer,
-            rates=torch.tensor([self.lr(u) for u in range(STEPS + 1)]),
+            rates=self.rates,
             buffers=self.buffers,
             ema=self.ema,
             clip_norm=self.cfg.trainer.clip_norm,

@@ -120,7 +120,7 @@ def test_the_share_of_lost_updates_is_that_of_weights_that_should_have_moved_and
         grad = torch.tensor([[1e-3, 1.0, 0.0, 1e-3], [1.0, 1.0, 1.0, 1.0]])
         policy.lost_updates.before(policy.weights)
         weight.sub_(grad.bfloat16())
-        policy.lost_updates.after(policy.weights, [grad])
+        policy.lost_updates.after(policy.weights, [grad], torch.zeros(()))
     assert policy.lost_updates.drain() == pytest.approx(2 / 7)
     assert policy.lost_updates.drain() is None
 
@@ -134,7 +134,7 @@ def test_pure_bfloat16_loses_a_small_step_that_masters_keep() -> None:
         with torch.no_grad():
             for w, g in zip(policy.weights, grads, strict=True):
                 w.sub_(rate * g)
-        policy.lost_updates.after(policy.weights, grads)
+        policy.lost_updates.after(policy.weights, grads, torch.zeros(()))
         shares[rate] = policy.lost_updates.drain()
     assert shares[1.0] == 0
     assert shares[1e-4] > 0.5

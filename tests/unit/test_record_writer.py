@@ -15,7 +15,7 @@ import pytest
 
 from mpt.errors import ExitCode, RecordError, RunFault
 from mpt.record.folder import new_run_dir, safe_name
-from mpt.record.writer import RunWriter
+from mpt.record.writer import RunWriter, past
 from mpt.types import StepRow, Unmeasured
 
 NAN, INF = math.nan, math.inf
@@ -300,7 +300,7 @@ def test_history_of_an_older_run_is_copied_up_to_the_offset(tmp_path: Path) -> N
         old.event("skip", step=3)
     before = {p.name: p.read_bytes() for p in (tmp_path / "old").iterdir()}
     with RunWriter(tmp_path / "new") as new:
-        new.copy_history(tmp_path / "old", offset)
+        new.begin_with(past(tmp_path / "old", offset))
         assert new.last_step == 2
         new.steps([row(3, loss=9.0)])
     assert [r.get("loss") for r in lines(tmp_path / "new/steps.jsonl")[1:]] == [2.5, 2.5, 9.0]
@@ -312,7 +312,7 @@ def test_history_of_an_older_run_is_copied_up_to_the_offset(tmp_path: Path) -> N
 def test_history_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text("step,loss\n")
     with RunWriter(tmp_path / "new") as new, pytest.raises(RecordError, match="line 1 is `step,loss`"):
-        new.copy_history(tmp_path, {"steps": 10})
+        new.begin_with(past(tmp_path, {"steps": 10}))
 
 
 def test_a_full_disk_is_a_fault_that_names_the_file_and_leaves_whole_lines(
