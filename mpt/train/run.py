@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -13,9 +14,11 @@ import torch
 
 from mpt.build import build, make_plan
 from mpt.checkpoint import CheckpointStore, load
+from mpt.checkpoint.plain import size_bytes
 from mpt.config import saved
 from mpt.config.schema import RunConfig
-from mpt.errors import ExitCode, MptError, RunFault
+from mpt.errors import CheckpointError, ExitCode, MptError, Problem, RunFault
+from mpt.loggers.follow import following
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan
 from mpt.precision.switches import flags, observed
@@ -33,9 +36,10 @@ from mpt.train.preflight import Preflight, preflight
 from mpt.train.progress import Ending, Progress
 from mpt.train.resume import Origin, checkpoint_dir, origin, stored
 from mpt.train.signals import StopRequest
-from mpt.train.state import Course, changes, load_weights, restore
+from mpt.train.state import Course, capture, changes, load_weights, restore
 from mpt.train.threads import cpu_threads
 from mpt.types import Batch, DeviceFacts
+from mpt.units import bytes_text
 
 
 def plan(cfg: RunConfig) -> Plan:
@@ -71,8 +75,10 @@ def _train(
         memory = MemoryMeter(str(run.device))
         memory.start()
         seen, batches = _preflown(course, memory)
+        _require_space(course)
         writer, run_dir = _open(course, start, state)
-    with writer, make_console() as console:
+    told_to = following(run_dir, cfg.logger, run.plan.name, cfg.trainer.log_every)
+    with writer, make_console() as console, told_to:
         _describe(course, writer, console, run_dir, start, seen, told, argv)
         store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
         loop = Loop(course, batches=batches, writer=writer, store=store, console=console, stop=stop, memory=memory)
@@ -115,6 +121,19 @@ def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[
     first = next(stream)
     spare = Batch(first.inputs.clone(), first.targets.clone())  # a model may change its input in place
     return preflight(run, course.engine.buffers, memory, spare), chain((first,), stream)
+
+
+def _require_space(course: Course) -> None:
+    """Raises: CheckpointError where the checkpoints to be kept, and one that is being written, will not fit."""
+    cfg = course.run.cfg
+    folder = checkpoint_dir(cfg, Path(cfg.run_dir or "outputs")).absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    wants = size_bytes(capture(course, {})) * (cfg.checkpoint.keep + 2)
+    free = shutil.disk_usage(existing).free
+    if free < wants:
+        what = f"{cfg.checkpoint.keep} checkpoints, the best and one that is being written take {bytes_text(wants)}"
+        hint = "free some space, lower checkpoint.keep, or set checkpoint.dir to another disk"
+        raise CheckpointError(Problem(str(existing), f"{what}; {bytes_text(free)} are free", hint))
 
 
 def _open(course: Course, start: Origin, state: dict[str, Any] | None) -> tuple[RunWriter, Path]:

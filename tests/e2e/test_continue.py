@@ -172,3 +172,14 @@ def test_a_mistake_in_the_users_forward_is_told_with_its_line(tmp_path: Path) ->
     with pytest.raises(ModelError, match=r"KeyError: 'logits'(.|\n)*wrong.py:4"):
         Done(tmp_path / "r", *TINY[:-1], "model=custom", f"model.path={tmp_path / 'wrong.py'}:make")
     assert not (tmp_path / "r").exists()
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused_before_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    small = type(usage)(usage.total, usage.used, 300 << 20)  # above the minimum of any run
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: small)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.keep"):
+        Done(tmp_path / "r", "device=cpu", "model.width=512", "checkpoint.keep=20", "trainer.max_steps=1")
+    assert not (tmp_path / "r").exists()
