@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from mpt.config.ranges import STORED, WORDS
 from mpt.config.schema import RunConfig
@@ -175,12 +176,18 @@ def lengths(cfg: RunConfig) -> Iterator[Problem]:
         yield Problem("trainer.patience", what, "set trainer.eval_every, or leave patience away")
 
 
+def loggers(cfg: RunConfig) -> Iterator[Problem]:
+    """Trackers come in extras of their own names."""
+    for name in cfg.logger:
+        if name in WORDS["logger"] and find_spec(name) is None:
+            hint = f"pip install 'mpt[{name}]'; steps.jsonl has every number without it"
+            yield Problem("logger", f"`{name}` is not installed", hint)
+
+
 def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
     """Names that are reserved, refused so that nothing is left undone in silence."""
     if cfg.numerics in ("light", "full"):
         yield Problem("numerics", f"`{cfg.numerics}` is not in this version", "leave it at numerics=off")
-    if set(cfg.logger) & set(WORDS["logger"]):
-        yield Problem("logger", f"`{', '.join(cfg.logger)}` is not in this version", "steps.jsonl has every number")
     if cfg.debug.inject:
         yield Problem("debug.inject", "is not in this version", "leave it at []")
     if cfg.distributed.nproc not in (None, 1):
@@ -191,5 +198,5 @@ def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
 COMBINATIONS = (
     *(scaler_with_wide_format, scaler_without_masters, scaling_limits, scaling_needs_values, scaling_unused),
     *(precision_roles, precision_moment, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
-    *(unsafe_loss, loss_weight, lengths, not_in_this_version),
+    *(unsafe_loss, loss_weight, lengths, loggers, not_in_this_version),
 )

@@ -18,7 +18,7 @@ from mpt.checkpoint.plain import size_bytes
 from mpt.config import saved
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, ExitCode, MptError, Problem, RunFault
-from mpt.loggers.follow import following
+from mpt.loggers._follow import following
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan
 from mpt.precision.switches import flags, observed

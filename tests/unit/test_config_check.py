@@ -114,7 +114,6 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ("resume=. init_from=.", "resume, init_from", "both are given"),
         ("run_dir=new resume=auto init_from=nowhere", "init_from", "`nowhere` does not exist"),
         ("numerics=full", "numerics", "not in this version"),
-        ("logger=tensorboard", "logger", "not in this version"),
         ("logger=tensorbord", "logger", "did you mean `tensorboard`?"),
         ("distributed.nproc=2", "distributed.nproc", "one process"),
     ],
