@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpt.config.schema import DataConfig
 from mpt.errors import DataError, Problem
 from mpt.registry import did_you_mean
 from mpt.types import DataKind, InputSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # What would fit, by the kind of the data; shown when a model and its data do not fit.
 _FITTING = {"images": "model=small_cnn data=digits", "tokens": "model=gpt data=shakespeare"}
@@ -26,10 +29,18 @@ def fingerprint(*parts: object) -> str:
     """sha256 over content, split and transforms; bytes go in as they are, all else by its repr."""
     digest = hashlib.sha256()
     for part in parts:
-        raw = part if isinstance(part, bytes) else repr(part).encode()
-        digest.update(len(raw).to_bytes(8, "little"))
+        raw = part if isinstance(part, bytes | memoryview) else repr(part).encode()
+        digest.update(memoryview(raw).nbytes.to_bytes(8, "little"))
         digest.update(raw)
     return digest.hexdigest()
+
+
+def content_of(*arrays: NDArray[Any]) -> str:
+    """A fingerprint of arrays' types, shapes and bytes; nothing is copied where they lie in one piece."""
+    import numpy as np
+
+    parts = [(a.dtype.str, a.shape, np.ascontiguousarray(a).data.cast("B")) for a in arrays]
+    return fingerprint(*(part for array in parts for part in array))
 
 
 def require_kind(cfg: DataConfig, wanted: InputSpec, given: DataKind) -> None:

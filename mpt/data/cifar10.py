@@ -32,6 +32,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     from torchvision.datasets import CIFAR10
 
     from mpt.data._open import RawImages, open_images
+    from mpt.data._spec import content_of
     from mpt.data._torchvision import require_files
 
     root = require_files(cfg, check, "CIFAR10")
@@ -39,8 +40,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
         train, evaluation = (CIFAR10(root, train=part) for part in (True, False))
     except RuntimeError as error:
         raise DataError(Problem(str(root / FOLDER), str(error), "fetch the files again: data.download=true")) from error
-    parts = [(np.asarray(d.data), np.asarray(d.targets)) for d in (train, evaluation)]
-    raw = RawImages(
-        parts[0], parts[1], 255.0, MEAN, STD, tuple(train.classes), content=("cifar10", *(p[0].shape for p in parts))
-    )
+    parts = [(np.asarray(d.data), np.asarray(d.targets, np.uint8)) for d in (train, evaluation)]
+    content = content_of(*parts[0], *parts[1])
+    raw = RawImages(parts[0], parts[1], 255.0, MEAN, STD, tuple(train.classes), content)
     return open_images(cfg, wanted, context, raw)

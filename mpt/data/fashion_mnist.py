@@ -42,13 +42,13 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     Raises: DataError when a file is missing, cut off or another one.
     """
     from mpt.data._open import RawImages, open_images
+    from mpt.data._spec import content_of
     from mpt.data._torchvision import require_files
 
     root = require_files(cfg, check, "FashionMNIST")
     arrays = [_read_idx(root / FOLDER / name) for name in FILES]
     parts = [(images[..., None], labels) for images, labels in (arrays[:2], arrays[2:])]
-    sizes = tuple((name, array.shape) for name, array in zip(FILES, arrays, strict=True))
-    raw = RawImages(parts[0], parts[1], 255.0, (MEAN,), (STD,), CLASSES, content=("fashion_mnist", sizes))
+    raw = RawImages(parts[0], parts[1], 255.0, (MEAN,), (STD,), CLASSES, content_of(*arrays))
     return open_images(cfg, wanted, context, raw)
 
 

@@ -1,4 +1,4 @@
-"""Random images on the device, with nothing in them to learn: for measuring speed."""
+"""Random images, with nothing in them to learn: for measuring speed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ def check(cfg: DataConfig) -> list[Problem]:
 
 
 def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataSource:
-    """Standard normal images of the model's size (data.image_size, else 224) and uniform labels."""
+    """Standard normal images of the model's size (data.image_size, else 224) and uniform labels.
+
+    They are made on the CPU, so that they are the same on every device.
+    """
+    import numpy as np
     import torch
 
     from mpt.data._images import plan_size
     from mpt.data._open import batch_sizes, eval_count, layout
+    from mpt.data._order import CONTENT, generator
     from mpt.data._resident import ResidentSource, Table
     from mpt.data._spec import fingerprint, limited, merged, require_kind, require_samples
 
@@ -37,14 +42,15 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     counts = n, eval_count(options["n"], EVAL_FRAC)
     require_samples(cfg, *counts, context.world)
     shape = (wanted.channels or options["channels"], *plan_size(cfg, wanted, DEFAULT_SIZE, DEFAULT_SIZE))
-    _, finish = layout(context, shape)
-    generator = torch.Generator(context.device).manual_seed(CONTENT_SEED)
+    stored, finish = layout(context, shape)
+    random = np.random.Generator(generator(CONTENT, CONTENT_SEED))
 
     def table(count: int) -> Table:
-        inputs = torch.randn((count, *shape), generator=generator, device=context.device)
-        if context.channels_last:
-            inputs = inputs.permute(0, 2, 3, 1).contiguous()
-        return Table(inputs, torch.randint(options["classes"], (count,), generator=generator, device=context.device))
+        inputs = torch.empty((count, *stored), device=context.device)
+        into, _ = finish(inputs, inputs)
+        for row in into:  # one by one, so that the set is never there twice
+            row.copy_(torch.from_numpy(random.standard_normal(shape, np.float32)))
+        return Table(inputs, torch.from_numpy(random.integers(options["classes"], size=count)).to(context.device))
 
     spec = DataSpec(
         name=cfg.name, kind="images", shape=shape, num_classes=options["classes"], n_train=n, n_eval=counts[1],

@@ -1,4 +1,4 @@
-"""Random tokens on the device, with nothing in them to learn: for measuring speed."""
+"""Random tokens, with nothing in them to learn: for measuring speed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def check(cfg: DataConfig) -> list[Problem]:
 
 
 def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataSource:
-    """Uniform tokens in windows of the model's context (else data.context, else 64)."""
+    """Uniform tokens in windows of the model's context (else data.context, else 64); the same on every device."""
+    import numpy as np
     import torch
 
     from mpt.data._open import DEFAULT_CONTEXT, batch_sizes, eval_count
+    from mpt.data._order import CONTENT, generator
     from mpt.data._resident import ResidentSource, Windows
     from mpt.data._spec import fingerprint, limited, merged, require_kind, require_samples
 
@@ -36,11 +38,11 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     counts = n, eval_count(options["n"], EVAL_FRAC)
     require_samples(cfg, *counts, context.world)
     length = wanted.context or options["context"] or DEFAULT_CONTEXT
-    generator = torch.Generator(context.device).manual_seed(CONTENT_SEED)
+    random = np.random.Generator(generator(CONTENT, CONTENT_SEED))
 
     def windows(count: int) -> Windows:
-        size = (count, length + 1)
-        return Windows(torch.randint(vocabulary, size, generator=generator, device=context.device, dtype=torch.int32))
+        made = random.integers(vocabulary, size=(count, length + 1), dtype=np.int32)
+        return Windows(torch.from_numpy(made).to(context.device))
 
     spec = DataSpec(
         name=cfg.name, kind="tokens", shape=(length,), num_classes=vocabulary, n_train=n, n_eval=counts[1], classes=(),

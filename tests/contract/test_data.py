@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt import registry
 from mpt.config.schema import DataConfig
@@ -39,13 +40,13 @@ def write_fashion_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     return {"root": str(root)}
 
 
-def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> dict[str, Any]:
     """Small files in CIFAR-10's layout, whose sums torchvision is told to expect."""
     from torchvision.datasets import CIFAR10
 
     folder = root / CIFAR10.base_folder
     folder.mkdir()
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def put(name: str, value: object) -> str:
         (folder / name).write_bytes(pickle.dumps(value))
@@ -252,6 +253,60 @@ def test_the_fingerprint_follows_content_not_the_seed(case: Case) -> None:
     with case.open() as c:
         assert c.spec.n_train == 40
         assert c.spec.fingerprint != a.spec.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("fashion_mnist", "t10k-images-idx3-ubyte"), ("fashion_mnist", "train-labels-idx1-ubyte")]
+)
+def test_one_other_pixel_or_label_is_another_fingerprint(
+    name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_config: Callable[..., DataConfig]
+) -> None:
+    case = Case(data_config(name, **SETUPS[name](tmp_path, monkeypatch)))
+    with case.open() as source:
+        before = source.spec.fingerprint
+    path = next(tmp_path.rglob(file))
+    content = bytearray(path.read_bytes())
+    content[-1] = 1 - min(content[-1], 1)
+    path.write_bytes(content)
+    with case.open() as source:
+        assert source.spec.fingerprint != before
+
+
+def test_cifar10_with_another_pixel_is_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_config: Callable[..., DataConfig]
+) -> None:
+    found = []
+    for seed in (0, 0, 1):
+        root = tmp_path / f"{len(found)}"
+        root.mkdir()
+        case = Case(data_config("cifar10", **write_cifar10(root, monkeypatch, seed)))
+        with case.open() as source:
+            found.append(source.spec.fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("name", ["synthetic_images", "synthetic_tokens"])
+def test_made_up_data_are_drawn_by_no_device(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_config: Callable[..., DataConfig]
+) -> None:
+    """A fingerprint stands for one content, whatever the device: torch's generators differ by device type."""
+    case = Case(data_config(name, **SETUPS[name](tmp_path, monkeypatch)))
+    with Ops() as ops, case.open() as source:
+        next(source.train(0))
+    assert ops.seen
+    assert not {op for op in ops.seen if "rand" in op or "normal" in op or "uniform" in op}
+
+
+class Ops(TorchDispatchMode):
+    """Names of torch's operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def test_reading_leaves_the_runs_random_numbers_alone(case: Case) -> None:
