@@ -66,7 +66,7 @@ class Follower:
         """Hands on what is new."""
         rows = [(row, self._of_step(row)) for row in self._new(STEPS)]
         rows += [(row, _of_eval(row)) for row in self._new(EVALS)]
-        for row, values in rows:
+        for row, values in sorted(rows, key=lambda pair: int(pair[0]["step"])):
             if values:
                 self._log(int(row["step"]), values)
 

@@ -44,9 +44,10 @@ def _has_key() -> bool:
 class _WandB:
     def __init__(self, run: Any) -> None:
         self._run = run
+        run.define_metric("*", step_metric="step")  # an evaluation may arrive after later steps
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
+        self._run.log({"step": step, **values})
 
     def finish(self, status: str) -> None:
         self._run.summary["status"] = status
