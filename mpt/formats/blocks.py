@@ -31,6 +31,14 @@ def out_of_blocks(blocks: Tensor, square: bool) -> Tensor:
     return flat.flatten(-3, -2) if square else flat
 
 
+def largest_in(blocks: Tensor, inside: tuple[int, ...]) -> Tensor:
+    """The largest magnitude of each block in float32, NaN where there is one. By codes, which are faster to compare."""
+    if blocks.dtype == torch.bfloat16:
+        codes = (blocks.view(torch.int16) & 0x7FFF).amax(inside, keepdim=True)
+        return codes.view(torch.bfloat16).to(torch.float32)
+    return blocks.abs().amax(inside, keepdim=True)
+
+
 def mx_exponents(largest: Tensor, row: NumberFormat, rule: ScaleRule) -> Tensor:
     """E8M0 codes (int32, 255 for NaN) of the scales of blocks whose largest magnitudes are given, in float32.
 
@@ -65,18 +73,18 @@ def powers(exponents: Tensor) -> Tensor:
 def quantise_mx(
     x: Tensor, row: NumberFormat, rule: ScaleRule, *, square: bool = False, rounding: Rounding = "nearest"
 ) -> tuple[Tensor, Tensor]:
-    """Element values and E8M0 codes of float32 x; their product is x in MX.
+    """Element values and E8M0 codes of float32 or bfloat16 x; their product is x in MX.
 
     Shapes: x (…, K), K a multiple of 32 (and R too if square); values as x, codes as the view of `in_blocks`.
     A block too small for any scale but the smallest is not scaled, and vanishes: so does it on hardware.
     """
     view, inside = in_blocks(x, BLOCK["mx"], square)
-    codes = mx_exponents(view.abs().amax(inside, keepdim=True), row, rule)
+    codes = mx_exponents(largest_in(view, inside), row, rule)
     inverse = powers(2 * _BIAS - codes.clamp(max=2 * _BIAS))
     if rule == "rceil":
         inverse = torch.where(codes == 0, 1.0, inverse)
     inverse = torch.where(codes == _NAN_SCALE, torch.nan, inverse)
-    values = round_saturating_(view * inverse, row, rounding)
+    values = round_saturating_(view * inverse.to(x.dtype), row, rounding)
     return values, codes
 
 
@@ -85,7 +93,7 @@ def mx(
 ) -> Tensor:
     """x as MX holds it."""
     values, codes = quantise_mx(x, row, rule, square=square, rounding=rounding)
-    return out_of_blocks(values.mul_(powers(codes)), square)
+    return out_of_blocks(values.mul_(powers(codes).to(x.dtype)), square)
 
 
 def quantise_nv(x: Tensor, *, square: bool = False, rounding: Rounding = "nearest") -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +103,7 @@ def quantise_nv(x: Tensor, *, square: bool = False, rounding: Rounding = "neares
     Source: NVIDIA, "Pretraining Large Language Models with NVFP4" (2025), and torchao's nvfp4_quantize.
     """
     view, inside = in_blocks(x, BLOCK["nv"], square)
-    largest = view.abs().amax(inside, keepdim=True)
+    largest = largest_in(view, inside).to(torch.float32)
     whole = largest.amax() / (_E4M3.max * _E2M1.max)
     whole = torch.where(whole == 0, 1.0, whole)
     scales = (largest / _E2M1.max) / whole

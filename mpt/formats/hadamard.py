@@ -30,6 +30,12 @@ def rotate(x: Tensor) -> Tensor:
     return (runs @ hadamard_matrix(x.device, x.dtype)).flatten(-2)
 
 
+def rotate_first(x: Tensor) -> Tensor:
+    """As `rotate`, along the first dimension, in float32. Shapes: (16·n, …) to the same."""
+    runs = x.to(torch.float32).reshape(-1, HADAMARD, x[0].numel())
+    return (hadamard_matrix(x.device).t() @ runs).view(x.shape)
+
+
 def rotate_back(x: Tensor) -> Tensor:
     """The inverse of `rotate`."""
     runs = x.unflatten(-1, (-1, HADAMARD))

@@ -16,16 +16,17 @@ _POWER = 0x7F800000
 
 
 def quantise(x: Tensor, op: Operand, amax: Tensor | None = None) -> Tensor:
-    """What the format and scale of `op` make of x, in float32; blocks lie along the last dimension.
+    """What the format and scale of `op` make of x; blocks lie along the last dimension.
+
+    In float32, and for bfloat16 x in bfloat16 where all these numbers are bfloat16 too (`Operand.in_bfloat16`).
 
     A last block that is not full is filled up with zeros. `amax` is the largest magnitude that a delayed scale
     expects; what lies beyond saturates.
-    Shapes: x (R, K) floating; the result is as x.
+    Shapes: x (…, R, K) floating; the result is as x.
     """
-    wide = x.to(torch.float32)
+    wide = x if x.dtype == torch.bfloat16 and op.scale == "mx" and op.in_bfloat16 else x.to(torch.float32)
     if op.block is None:
         return _whole(wide, op, amax)
-    rows, length = x.shape
     padded = _filled(wide, op.block, op.square)
     if op.scale == "mx":
         out = mx(padded, op.row, op.rule, square=op.square, rounding=op.rounding)
@@ -34,7 +35,7 @@ def quantise(x: Tensor, op: Operand, amax: Tensor | None = None) -> Tensor:
     else:
         view, inside = in_blocks(padded, op.block, op.square)
         out = out_of_blocks(_scaled(view, view.abs().amax(inside, keepdim=True), op), op.square)
-    return out if padded is wide else out[:rows, :length]
+    return out if padded is wide else out[..., : x.shape[-2], : x.shape[-1]]
 
 
 def largest_of(op: Operand) -> float:

@@ -2,23 +2,25 @@
 
 B images, C inputs, O outputs, S pixels, k taps. Blocks lie along what a product sums over: channels in forward and
 grad_input, pixels in grad_weight; scales by row are shared by an image or a channel, so that they can leave the sum.
+The Hadamard transform mixes 16 images, pixel by pixel, so that taps still meet their pixels; blocks are those 16 then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from mpt.formats.operand import HIGH, Operand, Product
-from mpt.precision.low.linear import _known, multiply
-from mpt.precision.low.operands import Layer, told
+from mpt.formats.hadamard import rotate_first
+from mpt.formats.operand import HADAMARD, HIGH, Operand, Product
+from mpt.precision.low.linear import known
+from mpt.precision.low.operands import Layer, told, unseen
 
 _aten = torch.ops.aten
+_INPUT, _WEIGHT = (True, False, False), (False, True, False)
+"""Which of the gradients of input, weight and bias is asked for."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,19 @@ def over_pixels(x: Tensor, op: Operand, layer: Layer, role: str, record: bool) -
     return layer.quantised(rows, op, role, record).t().reshape(last.shape).movedim(-1, 1)
 
 
+def over_images(x: Tensor, op: Operand, layer: Layer, role: str) -> Tensor:
+    """x (B, C, S…) rotated and quantised along its images, in groups of 16: the last one is filled up with zeros."""
+    if op.format == HIGH:
+        return x
+    last = x.movedim(1, -1)
+    missing = -len(x) % HADAMARD
+    full = torch.cat([last, last.new_zeros(missing, *last.shape[1:])]) if missing else last
+    with unseen():
+        groups = rotate_first(full).view(-1, HADAMARD, last[0].numel())
+    rows = layer.quantised(groups.transpose(1, 2), replace(op, hadamard=False), role, False).transpose(1, 2)
+    return rows.reshape(full.shape).movedim(-1, 1)
+
+
 def _weight_over_inputs(w: Tensor, op: Operand, layer: Layer, record: bool) -> Tensor:
     if op.format == HIGH:
         return w
@@ -101,19 +116,20 @@ def _weight_over_outputs(w: Tensor, op: Operand, layer: Layer) -> Tensor:
 
 
 def _grad_input(layer: Layer, window: Window, g: Tensor, x: Tensor, w: Tensor, record: bool) -> Tensor:
-    product = _known(layer.gemms.grad_input, layer.keeps_weight, layer.gemms.forward.right)
+    product = known(layer.gemms.grad_input, layer.keeps_weight, layer.gemms.forward.right)
     gq = over_channels(g, product.left, layer, "gradient", record)
     wq = w if layer.keeps_weight else _weight_over_outputs(w, product.right, layer)
-    return _backward(layer, product, window, gq, x, wq, (True, False, False))
+    return _backward(layer, product, window, gq, x, wq, _INPUT)
 
 
 def _grad_weight(layer: Layer, window: Window, g: Tensor, x: Tensor, w: Tensor, record: bool) -> Tensor:
-    product = _known(layer.gemms.grad_weight, layer.keeps_activation, layer.gemms.forward.left)
+    product = known(layer.gemms.grad_weight, layer.keeps_activation, layer.gemms.forward.left)
     if product.left.hadamard:
-        return _grad_weight_rotated(layer, window, product, g, x, w)
+        gq = over_images(g, product.left, layer, "gradient")
+        return _backward(layer, product, window, gq, over_images(x, product.right, layer, "activation"), w, _WEIGHT)
     gq = over_pixels(g, product.left, layer, "gradient", record)
     xq = x if layer.keeps_activation else over_pixels(x, product.right, layer, "activation", False)
-    return _backward(layer, product, window, gq, xq, w, (False, True, False))
+    return _backward(layer, product, window, gq, xq, w, _WEIGHT)
 
 
 def _backward(
@@ -130,25 +146,3 @@ def _backward(
     )
     grad: Tensor = grads[0] if wanted[0] else grads[1]
     return grad.to(layer.compute)
-
-
-def _grad_weight_rotated(layer: Layer, window: Window, product: Product, g: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    """By a product of matrices, for the transform mixes pixels: outputs × pixels times (inputs · taps) × pixels."""
-    g_OT = g.movedim(1, -1).reshape(-1, g.shape[1]).t()
-    x_MT = unfolded(x, w.shape[2:], window).t()
-    gq = layer.quantised(g_OT, product.left, "gradient", False)
-    xq = layer.quantised(x_MT, product.right, "activation", False)
-    return multiply(layer, product, gq, xq, None).view(w.shape)
-
-
-def unfolded(x: Tensor, taps: torch.Size, window: Window) -> Tensor:
-    """What each output pixel is a sum of. Shapes: (B, C, S…) to (B·S', C·k)."""
-    pad: Callable[..., Tensor] = F.pad
-    out = pad(x, [p for side in reversed(window.padding) for p in (side, side)])
-    for i, k in enumerate(taps):
-        span = (k - 1) * window.dilation[i] + 1
-        out = out.unfold(2 + i, span, window.stride[i])[..., :: window.dilation[i]]
-    n = len(taps)
-    order = [0, *range(2, 2 + n), 1, *range(2 + n, 2 + 2 * n)]
-    moved = out.permute(order)
-    return moved.reshape(-1, x.shape[1] * taps.numel())

@@ -46,17 +46,17 @@ def _grad_input(layer: Layer, g_TN: Tensor, w_NK: Tensor, record: bool) -> Tenso
     product = layer.gemms.grad_input
     g = layer.quantised(g_TN, product.left, "gradient", record)
     w = w_NK.t() if layer.keeps_weight else layer.quantised(w_NK.t(), product.right, "weight", False)
-    return multiply(layer, _known(product, layer.keeps_weight, layer.gemms.forward.right), g, w, None)
+    return multiply(layer, known(product, layer.keeps_weight, layer.gemms.forward.right), g, w, None)
 
 
 def _grad_weight(layer: Layer, g_TN: Tensor, x_TK: Tensor, record: bool) -> Tensor:
     product = layer.gemms.grad_weight
     g = layer.quantised(g_TN.t(), product.left, "gradient", record and not layer.gemms.grad_input.left.low)
     x = x_TK.t() if layer.keeps_activation else layer.quantised(x_TK.t(), product.right, "activation", False)
-    return multiply(layer, _known(product, layer.keeps_activation, layer.gemms.forward.left), g, x, None)
+    return multiply(layer, known(product, layer.keeps_activation, layer.gemms.forward.left), g, x, None)
 
 
-def _known(product: Product, kept: bool, forward: Operand) -> Product:
+def known(product: Product, kept: bool, forward: Operand) -> Product:
     """The product with `same` replaced by what forward multiplied."""
     return Product(product.left, forward) if kept else product
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mpt.formats.hadamard import rotate
+from mpt.formats.hadamard import rotate_first
 from mpt.formats.operand import HADAMARD, HIGH, Gemms, Operand, Product
 from mpt.formats.quantise import quantise
 from mpt.precision.emulate import Emulation
@@ -58,10 +58,10 @@ def _again(forward: Operand, backward: Operand) -> bool:
 
 
 def rotated(x: Tensor) -> Tensor:
-    """x rotated along its last dimension in runs of 16, the last one filled up with zeros."""
-    missing = -x.shape[-1] % HADAMARD
-    with _unseen():
-        return rotate(F.pad(x.float(), (0, missing)) if missing else x.float())
+    """x (R, K) rotated along K in runs of 16, the last one filled up with zeros. Fast where x is a transposed view."""
+    missing = -x.shape[1] % HADAMARD
+    with unseen():
+        return rotate_first(F.pad(x.t(), (0, 0, 0, missing)) if missing else x.t()).t()
 
 
 def told(x: Tensor, op: Operand, compute: torch.dtype) -> Tensor:
@@ -72,7 +72,7 @@ def told(x: Tensor, op: Operand, compute: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def _unseen() -> Iterator[None]:
+def unseen() -> Iterator[None]:
     """Products inside are part of quantising, not of the layer."""
     for watcher in Emulation.watchers:
         watcher.emulating = True
