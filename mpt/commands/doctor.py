@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -10,10 +11,11 @@ from typing import Any
 
 SUMMARY = "versions, devices, which number formats are native here, measured matmul speed"
 ORDER = 8
-USAGE = """mpt doctor [--json] [device=NAME]
+USAGE = """mpt doctor [--json] [--conformance] [device=NAME]
 
 Looks at every device of this machine, or at the one that device= names, and times a matrix product in
-each format for about two seconds in all."""
+each format for about two seconds in all. --conformance compares roundings and block scales with tables of every
+code instead, in some seconds; it exits 5 where one bit differs."""
 
 PACKAGES = ("torch", "torchvision", "hydra-core", "omegaconf", "numpy", "rich", "timm")
 BUDGET_S = 2.0
@@ -24,11 +26,13 @@ def run(args: list[str]) -> int:
     """Prints the findings."""
     from mpt.commands import _flags
 
-    flags = _flags.read("mpt doctor", args, json=True)
+    flags, words = _flags.parse("mpt doctor", args, _add_flags)
     if flags.help:
         print(USAGE)
         return 0
-    document = examine(_asked(flags.words))
+    if flags.conformance:
+        return _prove(_asked(words) or _present(), flags.json)
+    document = examine(_asked(words))
     if flags.json:
         from mpt.commands._console import print_json
 
@@ -36,6 +40,25 @@ def run(args: list[str]) -> int:
     else:
         _print(document)
     return 0
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--conformance", action="store_true")
+
+
+def _prove(devices: list[str], as_json: bool) -> int:
+    """Prints what was compared; FAULT where anything differs."""
+    from mpt.commands import _conformance
+    from mpt.commands._console import print_json
+    from mpt.errors import ExitCode
+
+    document = _conformance.examine(devices)
+    if as_json:
+        print_json(document)
+    else:
+        _conformance.show(document)
+    return ExitCode.FINISHED if _conformance.holds(document) else ExitCode.FAULT
 
 
 def _asked(words: list[str]) -> list[str]:

@@ -21,8 +21,8 @@ def in_blocks(x: Tensor, block: int, square: bool) -> tuple[Tensor, tuple[int, .
     Shapes: (…, R, K) to (…, R, K/block, block) or (…, R/block, block, K/block, block).
     """
     if not square:
-        return x.unflatten(-1, (-1, block)), (-1,)
-    return x.unflatten(-1, (-1, block)).unflatten(-3, (-1, block)), (-3, -1)
+        return x.reshape(*x.shape[:-1], -1, block), (-1,)
+    return x.reshape(*x.shape[:-2], -1, block, x.shape[-1] // block, block), (-3, -1)
 
 
 def out_of_blocks(blocks: Tensor, square: bool) -> Tensor:

@@ -21,22 +21,23 @@ def hadamard_matrix(device: torch.device, dtype: torch.dtype = torch.float32) ->
     while len(matrix) < HADAMARD:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     signs = torch.randint(0, 2, (HADAMARD, 1), generator=torch.Generator().manual_seed(0)) * 2 - 1
-    return (signs * matrix / HADAMARD**0.5).to(device, dtype)
+    signed: Tensor = signs * matrix / HADAMARD**0.5
+    return signed.to(device, dtype)
 
 
 def rotate(x: Tensor) -> Tensor:
     """Each run of 16 numbers along the last dimension, times the matrix. Shapes: (…, 16·n) to the same."""
-    runs = x.unflatten(-1, (-1, HADAMARD))
-    return (runs @ hadamard_matrix(x.device, x.dtype)).flatten(-2)
+    runs = x.reshape(*x.shape[:-1], -1, HADAMARD)
+    return torch.matmul(runs, hadamard_matrix(x.device, x.dtype)).flatten(-2)
 
 
 def rotate_first(x: Tensor) -> Tensor:
     """As `rotate`, along the first dimension, in float32. Shapes: (16·n, …) to the same."""
     runs = x.to(torch.float32).reshape(-1, HADAMARD, x[0].numel())
-    return (hadamard_matrix(x.device).t() @ runs).view(x.shape)
+    return torch.matmul(hadamard_matrix(x.device).t(), runs).view(x.shape)
 
 
 def rotate_back(x: Tensor) -> Tensor:
     """The inverse of `rotate`."""
-    runs = x.unflatten(-1, (-1, HADAMARD))
-    return (runs @ hadamard_matrix(x.device, x.dtype).t()).flatten(-2)
+    runs = x.reshape(*x.shape[:-1], -1, HADAMARD)
+    return torch.matmul(runs, hadamard_matrix(x.device, x.dtype).t()).flatten(-2)

@@ -56,7 +56,7 @@ class LowConv(torch.autograd.Function):
         return out.to(layer.compute)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         layer: Layer = ctx.layer
         x, w = ctx.saved_tensors
         g = grad.to(layer.compute)

@@ -66,7 +66,7 @@ def _replace(module: nn.Module, layer: Layer) -> None:
 
 def _linear(module: nn.Linear, layer: Layer) -> Callable[[Tensor, bool], Tensor]:
     def low(x: Tensor, record: bool) -> Tensor:
-        out: Tensor = LowLinear.apply(x, module.weight, module.bias, layer, record)  # type: ignore[no-untyped-call]
+        out: Tensor = LowLinear.apply(x, module.weight, module.bias, layer, record)
         return out
 
     return low
@@ -83,7 +83,7 @@ def _conv(module: nn.Module, layer: Layer) -> Callable[[Tensor, bool], Tensor]:
         x = x if zeros else F.pad(x, around, mode=module.padding_mode)
         single = x.dim() == len(padding) + 1  # an image without a batch
         x = x.unsqueeze(0) if single else x
-        out: Tensor = LowConv.apply(x, module.weight, module.bias, layer, window, record)  # type: ignore[no-untyped-call]
+        out: Tensor = LowConv.apply(x, module.weight, module.bias, layer, window, record)
         return out.squeeze(0) if single else out
 
     return low

@@ -28,7 +28,7 @@ class LowLinear(torch.autograd.Function):
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         layer: Layer = ctx.layer
         x_TK, w_NK = ctx.saved_tensors
         g_TN = grad.reshape(-1, grad.shape[-1]).to(layer.compute)
