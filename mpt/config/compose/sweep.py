@@ -17,7 +17,7 @@ from mpt.config.check import check
 from mpt.config.compose import words
 from mpt.config.compose._run import compose
 from mpt.config.compose.hydra_app import requoted, run_hydra
-from mpt.config.compose.session import Session, session
+from mpt.config.compose.session import Session, session, shared_session
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
@@ -50,9 +50,9 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
     ]
     if refused:
         raise ConfigError(*refused)
-    with session(config_dir) as hydra:
+    with shared_session(config_dir) as hydra:
         rows = _rows(typed, hydra)
-    made = [_composed(row, config_dir) for row in rows]
+        made = [_composed(row, config_dir) for row in rows]
     # resume=auto looks into each job's own folder; elsewhere the folder is one that is not there yet.
     looks = any(isinstance(config, RunConfig) and config.resume == "auto" for config in made)
     folder = sweep_dir(typed, config_dir) if looks else None
