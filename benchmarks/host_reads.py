@@ -10,6 +10,7 @@ from _cells import Cell, value
 from _measure import Effort
 from _row import main
 from _runner import whole_run
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCKS = 120
@@ -27,22 +28,46 @@ RUNS = {
 NO_KERNEL = ("model=small_cnn", "optimizer=rmsprop")
 """torch has no fused RMSprop: the plan says that each step reads the device once, and the count shows it."""
 WHAT = (
-    "aten::_local_scalar_dense seen by a dispatch mode around the whole loop, in the steps that no log point follows; "
-    "clipping, EMA and accumulation are on"
+    "aten::_local_scalar_dense (seen by a dispatch mode), .tolist() and .cpu() in the whole loop, in the steps that no "
+    "log point follows; clipping, EMA and accumulation are on"
 )
 
 
 class Reads(TorchDispatchMode):
-    """Counts the op behind `.item()`, `float(tensor)` and `if tensor`."""
+    """Counts the op behind `.item()`, `float(tensor)` and `if tensor`, and calls of `.tolist()` and `.cpu()`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
+        self._calls = _Calls(self)
+
+    def __enter__(self) -> Reads:
+        self._calls.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._calls.__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+class _Calls(TorchFunctionMode):
+    """On a CPU these read memory without an op; on a GPU they would wait for it."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._reads.count += func in (torch.Tensor.tolist, torch.Tensor.cpu)
         return func(*args, **(kwargs or {}))
 
 
@@ -57,8 +82,9 @@ def reads(words: tuple[str, ...]) -> list[float]:
     seen: list[int] = []
     mode = Reads()
     with Reads() as control:
-        torch.ones(()).item()
-    assert control.count == 1, "the mode does not see reads"
+        bool(torch.ones(()))
+        torch.ones(2).tolist()
+    assert control.count == 2, "the mode does not see reads"
     with mode:
         # a turn every two micro-batches, which are one step
         words = (*words, *HARD, "data.batch_size=16", "device=cpu")

@@ -26,7 +26,10 @@ def main() -> None:
 
 def table(cells: list[dict[str, Any]]) -> str:
     """The cells, where they were measured, and what ran."""
-    head = ["| row | what | ours | peer | figure | target | verdict | noise | n |", "|---|---|---|---|---|---|---|---|---|"]
+    head = [
+        "| row | what | ours | peer | figure | target | verdict | noise | n |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     lines = [line(cell) for cell in cells]
     whats: dict[str, list[str]] = {}
     for cell in cells:
