@@ -14,13 +14,14 @@ from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
 from mpt.train.evaluate import evaluate
-from mpt.train.guard import Guard, cause
-from mpt.train.locate import locate
+from mpt.train.guard import Guard
 from mpt.train.lost import Losses
 from mpt.train.progress import TIME_RULE, Ending
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
-from mpt.types import Batch, Snapshot, StepRow
+from mpt.train.step import Attempt
+from mpt.train.tell import Teller
+from mpt.types import Batch
 
 READ_EVERY_S = 1.0
 """Longest time between reads of the device, for the display; longer steps are read one by one."""
@@ -61,7 +62,7 @@ class Loop:
         self._run, self._engine = course.run, course.engine
         self._history, self._clock, self._progress = course.history, course.clock, course.progress
         self._writer, self._store, self._console = writer, store, console
-        self._stop, self._memory = stop, memory
+        self._stop = stop
         cfg, totals = self._run.cfg, self._history.totals
         self._length = self._run.plan.length
         self._step = totals.step
@@ -70,8 +71,8 @@ class Loop:
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
-        self._told_unreadable = 0
-        self._located = False
+        self._recent: list[Attempt] = []
+        self._teller = Teller(course, writer, console, memory)
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
@@ -110,6 +111,7 @@ class Loop:
         if watched:
             self._lost.after(attempt.found)
         self._history.add(attempt)
+        self._recent.append(attempt)
         clock.end(attempt.samples)
 
     def _next_read(self) -> int:
@@ -128,36 +130,12 @@ class Loop:
         rows = self._history.drain(self._clock.drain())
         self._engine.rates.refill(self._history.totals.update)
         self._writer.steps(rows)
-        for row in rows:
-            if not row.applied:
-                self._tell_skip(row)
-        self._tell_unreadable()
+        self._teller.steps(rows, self._recent)
+        self._recent.clear()
         self._lost.read(self._progress)
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
-        self._console.update(self._snapshot(rows[-1]))
         reason = self._guard.verdict(rows)
         return Ending("DIVERGED", ExitCode.DIVERGED, reason) if reason else None
-
-    def _tell_skip(self, row: StepRow) -> None:
-        """The step and its cause; for a non-finite forward (the first of a run, or each) also where it began."""
-        why = cause(row)
-        self._writer.event("skip", step=row.step, update=row.update, cause=why, scale=row.scale)
-        if why == "nonfinite_loss" and (self._run.cfg.debug.anomaly or not self._located):
-            self._located = True
-            where = locate(self._run, self._engine.buffers, row.step)
-            self._writer.event("nonfinite_forward", step=row.step, **where)
-            module = where["module"] or "no module any more, with the weights as they are now"
-            self._console.say(f"step {row.step}: the loss is {row.loss}; first non-finite in {module}", "warning")
-
-    def _tell_unreadable(self) -> None:
-        """Samples that were replaced since the last log point, by name."""
-        new = self._run.data.skipped[self._told_unreadable :]
-        if new:
-            self._told_unreadable += len(new)
-            self._progress.skipped_samples += len(new)
-            self._writer.event("unreadable_samples", step=self._step, names=new)
-            more = f" and {len(new) - 3} more" if len(new) > 3 else ""
-            self._console.say(f"unreadable samples were replaced: {', '.join(new[:3])}{more}", "warning")
 
     def _act(self) -> Ending | None:
         """Checkpoints and evaluations where they are due, then the stop rules."""
@@ -224,21 +202,3 @@ class Loop:
             self._save()
         if best and self._progress.saved_step == step:
             self._store.mark_best(update)
-
-    def _snapshot(self, row: StepRow) -> Snapshot:
-        totals = self._history.totals
-        rate, step_s = self._clock.recent()
-        left = self._length.steps - self._step
-        return Snapshot(
-            step=self._step,
-            total_steps=self._length.steps,
-            update=totals.update,
-            epoch=self._length.epochs_at(self._step),
-            loss=row.loss,
-            lr=row.lr,
-            scale=row.scale,
-            skipped=totals.skipped,
-            samples_per_s=rate,
-            memory_bytes=self._memory.now_bytes(),
-            eta_s=None if step_s is None else left * step_s,
-        )

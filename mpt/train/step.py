@@ -20,7 +20,7 @@ from mpt.scaling._base import Scaler
 from mpt.tasks._base import Task
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
-from mpt.train.norm import global_norm
+from mpt.train.norm import norms
 from mpt.train.rates import Rates
 from mpt.types import Batch
 
@@ -29,7 +29,8 @@ from mpt.types import Batch
 class Attempt:
     """What one attempt left: 0-dim float32 tensors on the device, and what the host knows anyway.
 
-    `loss_sum` / `count` is the loss before `task.loss_weight`; `found` is 1 where the step was skipped.
+    `loss_sum` / `count` is the loss before `task.loss_weight`; `found` is 1 where the step was skipped; `parts`
+    (1-D) holds the norm of each gradient, still scaled.
     """
 
     loss_sum: Tensor
@@ -38,6 +39,7 @@ class Attempt:
     scale: Tensor
     found: Tensor
     samples: int
+    parts: Tensor
 
 
 class Window(Protocol):
@@ -110,7 +112,7 @@ class Stepper:
             total = loss_sum if total is None else total + loss_sum
         assert total is not None, "a window has at least one micro-batch"
         scale = self._scaler.scale
-        return Attempt(total, count, total, scale, total, samples), count / expected
+        return Attempt(total, count, total, scale, total, samples, total), count / expected
 
     def _forward_backward(self, batch: Batch, seed: Tensor) -> Tensor:
         with self._policy.forward():
@@ -133,7 +135,8 @@ class Stepper:
         scaler, optimizer = self._scaler, self._optimizer
         self._policy.gather()
         grads = [p.grad for p in optimizer.params]
-        norm, divisor = global_norm([g for g in grads if g is not None]), scaler.scale
+        norm, attempt.parts = norms([g for g in grads if g is not None])
+        divisor = scaler.scale
         if excess != 1:
             divisor = divisor * excess
         if scaler.active or excess != 1:
@@ -178,7 +181,7 @@ class Stepper:
         attempt_found = optimizer.step_closure(closure, self._rates.now)
         attempt = attempts[0]
         with torch.no_grad():
-            attempt.norm = global_norm([p.grad for p in optimizer.params if p.grad is not None])
+            attempt.norm, attempt.parts = norms([p.grad for p in optimizer.params if p.grad is not None])
             attempt.found = attempt_found
             self._after(attempt_found)
         return attempt

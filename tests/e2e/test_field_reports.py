@@ -25,6 +25,31 @@ def test_a1_a2_the_rate_is_base_times_gamma_to_the_applied_updates(tmp_path: Pat
     assert 0 < run.summary["skipped"] == 20 - applied
     assert len(run.events("skip")) == run.summary["skipped"]
     assert {e["cause"] for e in run.events("skip")} == {"gradient_overflow"}
+    for skip in run.events("skip"):
+        assert 0 < skip["nonfinite_tensors"] <= skip["tensors"]
+        assert skip["first_in_backward"].endswith("bias")  # of the head: the loss's own gradient overflowed
+
+
+def test_r5_the_layer_whose_gradient_overflowed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "steep.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Steep(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        if x.requires_grad and torch.is_grad_enabled():\n"
+        "            x.register_hook(lambda g: g * float('inf'))\n"
+        "        return x\n"
+        "def make(num_classes):\n"
+        "    layers = [nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 16), Steep()]\n"
+        "    return nn.Sequential(*layers, nn.Linear(16, num_classes))\n"
+    )
+    words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / 'steep.py'}:make", "trainer.max_steps=2")
+    run = Done(tmp_path / "r", *words, "precision=bf16")
+    for skip in run.events("skip"):
+        assert (skip["nonfinite_tensors"], skip["tensors"]) == (4, 6)
+        assert skip["first_in_backward"] == "3.bias"
+        assert 0 < skip["largest_finite_norm"] < 10
+    assert run.summary["skipped"] == 2
 
 
 def test_a3_a_forward_that_is_non_finite_stops_the_run_and_is_told_from_an_overflow(tmp_path: Path) -> None:
