@@ -15,12 +15,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from mpt.data._shm import PREFETCH
 from mpt.errors import Problem, RunFault
 
 # A worker that gives nothing for this long is stuck (field report I9).
 TIMEOUT_S = 300.0
-# Batches that each worker prepares ahead; torch's default.
-PREFETCH = 2
 
 T = TypeVar("T")
 

@@ -40,7 +40,6 @@ class RawImages:
     std: tuple[float, ...]
     classes: tuple[str, ...]
     content: object
-    synthetic: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class RawTokens:
     evaluation: NDArray[Any]
     vocabulary: int
     content: object
-    synthetic: bool = False
 
 
 def eval_count(n: int, frac: float) -> int:
@@ -84,7 +82,7 @@ def open_images(cfg: DataConfig, wanted: InputSpec, context: DataContext, raw: R
     spec = DataSpec(
         name=cfg.name, kind="images", shape=plan.shape, num_classes=len(raw.classes), n_train=n,
         n_eval=len(raw.evaluation[1]), classes=raw.classes,
-        fingerprint=fingerprint(raw.content, n, plan, raw.scale), synthetic=raw.synthetic,
+        fingerprint=fingerprint(raw.content, n, plan, raw.scale),
     )  # fmt: skip
     late = _bytes(spec) > RESIZED_BYTES and plan.shape[1:] != (height, width)
     upload = partial(_image_table, raw=raw, plan=plan, context=context, resize=not late)
@@ -139,7 +137,6 @@ def open_tokens(cfg: DataConfig, wanted: InputSpec, context: DataContext, raw: R
     spec = DataSpec(
         name=cfg.name, kind="tokens", shape=(length,), num_classes=raw.vocabulary, n_train=len(train),
         n_eval=len(evaluation), classes=(), fingerprint=fingerprint(raw.content, len(train), length),
-        synthetic=raw.synthetic,
     )  # fmt: skip
     narrow = (_narrow(part, raw.vocabulary) for part in (train, evaluation))
     tables = [Windows(torch.from_numpy(part).to(context.device)) for part in narrow]

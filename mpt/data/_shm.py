@@ -9,7 +9,7 @@ from mpt.config.schema import DataConfig
 from mpt.errors import Problem
 
 SHM = Path("/dev/shm")
-# torch's default, which mpt/data/_feed.py keeps.
+# Batches that each worker prepares ahead; torch's default.
 PREFETCH = 2
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mpt.config.schema import DataConfig
 from mpt.errors import DataError, Problem
-from mpt.registry import did_you_mean
 from mpt.types import DataKind, InputSpec
 
 if TYPE_CHECKING:
@@ -64,18 +63,6 @@ def require_samples(cfg: DataConfig, n_train: int, n_eval: int, world: int) -> N
 def limited(cfg: DataConfig, n: int) -> int:
     """How many of n training samples are used."""
     return n if cfg.limit is None else min(n, cfg.limit)
-
-
-def merged(cfg: DataConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`defaults` overlaid with the data set's own options.
-
-    Raises: DataError naming every option that is not among the defaults.
-    """
-    unknown = [key for key in cfg.options if key not in defaults]
-    if unknown:
-        known = list(defaults)
-        raise DataError(*(Problem(f"data.{key}", "no such option", did_you_mean(key, known)) for key in unknown))
-    return {**defaults, **cfg.options}
 
 
 def positive_options(cfg: DataConfig, keys: Mapping[str, Any]) -> list[Problem]:

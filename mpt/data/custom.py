@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpt.config.options import merged
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
@@ -33,10 +34,9 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     Raises: ConfigError when the callable is not there or fails; DataError when what it returns does not fit.
     """
     from mpt.data._given import given_arrays, given_datasets, open_arrays, open_datasets
-    from mpt.data._spec import merged
     from mpt.usercode import call, load_callable
 
-    options = merged(cfg, DEFAULTS)
+    options = merged("data", cfg.options, DEFAULTS)
     path = str(options["path"])
     result = call(load_callable(path, KEY), path, KEY, options["kwargs"], data=cfg)
     datasets = given_datasets(result, path)

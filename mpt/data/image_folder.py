@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpt.config.options import merged
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import DataError, Problem
@@ -78,11 +79,11 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     from mpt.data._feed import FeedSettings
     from mpt.data._images import finisher, plan_images
     from mpt.data._open import batch_sizes
-    from mpt.data._spec import fingerprint, merged, require_kind, require_samples
+    from mpt.data._spec import fingerprint, require_kind, require_samples
     from mpt.data._stream import StreamSource
 
     require_kind(cfg, wanted, KIND)
-    options = merged(cfg, DEFAULTS)
+    options = merged("data", cfg.options, DEFAULTS)
     split = read_split(cfg, options["val_frac"])
     require_samples(cfg, len(split.train), len(split.evaluation), context.world)
     native = (wanted.channels or 3, DEFAULT_SIZE, DEFAULT_SIZE)

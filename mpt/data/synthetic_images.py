@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpt.config.options import merged
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
@@ -34,10 +35,10 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     from mpt.data._open import batch_sizes, eval_count, layout
     from mpt.data._order import CONTENT, generator
     from mpt.data._resident import ResidentSource, Table
-    from mpt.data._spec import fingerprint, limited, merged, require_kind, require_samples
+    from mpt.data._spec import fingerprint, limited, require_kind, require_samples
 
     require_kind(cfg, wanted, KIND)
-    options = merged(cfg, DEFAULTS)
+    options = merged("data", cfg.options, DEFAULTS)
     n = limited(cfg, options["n"])
     counts = n, eval_count(options["n"], EVAL_FRAC)
     require_samples(cfg, *counts, context.world)

@@ -6,23 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpt.errors import ModelError, Problem
-from mpt.registry import did_you_mean
 from mpt.types import DataKind, DataSpec
 
 _FITTING = {"images": "data=digits", "tokens": "data=shakespeare"}
 _FITTING_MODEL = {"images": "model=small_cnn", "tokens": "model=gpt"}
-
-
-def merged(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`defaults` overlaid with `options`.
-
-    Raises: ModelError naming every option that is not among the defaults.
-    """
-    unknown = [key for key in options if key not in defaults]
-    if unknown:
-        known = list(defaults)
-        raise ModelError(*(Problem(f"model.{key}", "no such option", did_you_mean(key, known)) for key in unknown))
-    return {**defaults, **options}
 
 
 def require_kind(name: str, data: DataSpec, kind: DataKind) -> None:

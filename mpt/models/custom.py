@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpt.config.options import merged
 from mpt.errors import ModelError, Problem
-from mpt.models._options import merged
 from mpt.types import DataSpec, InputSpec
 from mpt.usercode import call, load_callable
 
@@ -21,7 +21,7 @@ KEY = "model.path"
 
 def input_spec(options: Mapping[str, Any]) -> InputSpec:
     """Images as the data have them (data.image_size chooses), or windows of `kwargs.context` tokens."""
-    return InputSpec(None, context=merged(options, DEFAULTS)["kwargs"].get("context"))
+    return InputSpec(None, context=merged("model", options, DEFAULTS)["kwargs"].get("context"))
 
 
 def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
@@ -29,7 +29,7 @@ def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
 
     Raises: ConfigError when there is no such callable or it fails; ModelError when it returns no float32 module.
     """
-    o = merged(options, DEFAULTS)
+    o = merged("model", options, DEFAULTS)
     if not o["path"]:
         raise ModelError(Problem(KEY, "is not set", "give `pkg.module:callable` or `file.py:callable`"))
     function = load_callable(o["path"], KEY)

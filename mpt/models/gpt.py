@@ -13,8 +13,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mpt.config.options import merged
 from mpt.errors import ModelError, Problem
-from mpt.models._options import merged, require_fraction, require_kind, require_positive
+from mpt.models._options import require_fraction, require_kind, require_positive
 from mpt.types import DataSpec, InputSpec
 
 CONVOLUTIONAL = False
@@ -25,7 +26,7 @@ INIT_STD = 0.02
 
 def input_spec(options: Mapping[str, Any]) -> InputSpec:
     """Windows of `context` tokens."""
-    o = merged(options, DEFAULTS)
+    o = merged("model", options, DEFAULTS)
     require_positive(o, "context")
     return InputSpec("tokens", context=o["context"])
 
@@ -33,9 +34,9 @@ def input_spec(options: Mapping[str, Any]) -> InputSpec:
 def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
     """A transformer over the data's vocabulary with `context` learned positions.
 
-    Raises: ModelError for unknown or contradicting options, or data that are not tokens.
+    Raises: ConfigError for unknown options; ModelError for contradicting ones, or data that are not tokens.
     """
-    o = merged(options, DEFAULTS)
+    o = merged("model", options, DEFAULTS)
     require_positive(o, "layers", "heads", "width", "context")
     require_fraction(o, "dropout")
     require_kind("gpt", data, "tokens")

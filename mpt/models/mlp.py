@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from mpt.models._options import merged, require_fraction, require_kind, require_positive
+from mpt.config.options import merged
+from mpt.models._options import require_fraction, require_kind, require_positive
 from mpt.types import DataSpec, InputSpec
 
 CONVOLUTIONAL = False
@@ -23,9 +24,9 @@ def input_spec(options: Mapping[str, Any]) -> InputSpec:
 def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
     """`depth` hidden layers of `width`, then a linear head.
 
-    Raises: ModelError for unknown options, or data that are not images.
+    Raises: ConfigError for unknown options; ModelError for data that are not images.
     """
-    o = merged(options, DEFAULTS)
+    o = merged("model", options, DEFAULTS)
     require_positive(o, "width", "depth")
     require_fraction(o, "dropout")
     require_kind("mlp", data, "images")

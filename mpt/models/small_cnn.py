@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from mpt.models._options import merged, require_fraction, require_kind, require_positive
+from mpt.config.options import merged
+from mpt.models._options import require_fraction, require_kind, require_positive
 from mpt.types import DataSpec, InputSpec
 
 CONVOLUTIONAL = True
@@ -22,9 +23,9 @@ def input_spec(options: Mapping[str, Any]) -> InputSpec:
 def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
     """A sequence that ends in a linear head on the mean over pixels.
 
-    Raises: ModelError for unknown options, or data that are not images.
+    Raises: ConfigError for unknown options; ModelError for data that are not images.
     """
-    o = merged(options, DEFAULTS)
+    o = merged("model", options, DEFAULTS)
     require_positive(o, "width")
     require_fraction(o, "dropout")
     require_kind("small_cnn", data, "images")

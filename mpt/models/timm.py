@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mpt.config.options import merged
 from mpt.errors import ModelError, Problem
-from mpt.models._options import merged, require_kind
+from mpt.models._options import require_kind
 from mpt.registry import did_you_mean
 from mpt.types import DataSpec, InputSpec
 
@@ -48,7 +49,7 @@ def _arch(options: Mapping[str, Any]) -> str:
         import timm
     except ModuleNotFoundError as error:
         raise ModelError(Problem("model=timm", "timm is not installed", "pip install 'mpt[timm]'")) from error
-    arch = merged(options, DEFAULTS)["arch"]
+    arch = merged("model", options, DEFAULTS)["arch"]
     if not timm.is_model(str(arch)):
         known = timm.list_models()
         raise ModelError(Problem("model.arch", f"timm has no `{arch}`", _near(str(arch), known)))

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 
+from mpt.config.options import merged
 from mpt.errors import ModelError, Problem
-from mpt.models._options import merged, require_kind
+from mpt.models._options import require_kind
 from mpt.registry import did_you_mean
 from mpt.types import DataSpec, InputSpec
 
@@ -28,7 +29,7 @@ IMAGENET_CLASSES = 1000
 
 def input_spec(options: Mapping[str, Any]) -> InputSpec:
     """Colour images, scaled up where they are too small for the architecture."""
-    arch = str(merged(options, DEFAULTS)["arch"])
+    arch = str(merged("model", options, DEFAULTS)["arch"])
     fixed = FIXED_SIZES.get(arch)
     return InputSpec("images", channels=3, size=fixed, min_size=fixed or MIN_SIZES.get(arch, MIN_SIZE))
 
@@ -40,7 +41,7 @@ def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
     """
     from torchvision import models
 
-    o = merged(options, DEFAULTS)
+    o = merged("model", options, DEFAULTS)
     arch, weights = str(o["arch"]), o["weights"]
     known = models.list_models(module=models)
     if arch not in known:

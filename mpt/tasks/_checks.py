@@ -1,27 +1,11 @@
-"""What every task demands of its options and of a model's output."""
+"""What every task demands of a model's output."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpt.errors import ConfigError, ModelError, Problem
-from mpt.registry import did_you_mean
-
-
-def merged(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`defaults` overlaid with `options`.
-
-    Raises: ConfigError naming every option that is not among the defaults.
-    """
-    unknown = [key for key in options if key not in defaults]
-    if unknown:
-        known = list(defaults)
-        raise ConfigError(*(Problem(f"task.{key}", "no such option", did_you_mean(key, known)) for key in unknown))
-    return {**defaults, **options}
+from mpt.errors import ModelError, Problem
 
 
 def require_output(output: object, wanted: tuple[int, ...], axes: str) -> Tensor:

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mpt.config.options import merged
 from mpt.errors import ConfigError, ModelError, Problem
 from mpt.registry import did_you_mean
-from mpt.tasks._checks import counting_dtype, merged, require_output
+from mpt.tasks._checks import counting_dtype, require_output
 from mpt.tasks._safety import LOSSES
 from mpt.types import Batch, DataSpec
 
@@ -29,7 +30,7 @@ def build(options: Mapping[str, Any], data: DataSpec) -> Classification:
 
     Raises: ConfigError for an unknown option or loss, or smoothing that the loss has no use for.
     """
-    o = merged(options, DEFAULTS)
+    o = merged("task", options, DEFAULTS)
     name, smoothing = o["loss"], o["label_smoothing"]
     if name not in LOSSES:
         raise ConfigError(Problem("task.loss", f"got `{name}`", did_you_mean(str(name), LOSSES)))

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from mpt.config.options import merged
 from mpt.errors import ModelError, Problem
-from mpt.tasks._checks import counting_dtype, merged, require_output
+from mpt.tasks._checks import counting_dtype, require_output
 from mpt.types import Batch, DataSpec
 
 # exp overflows above 709.78; a loss that large has no perplexity to tell.
@@ -23,7 +24,7 @@ def build(options: Mapping[str, Any], data: DataSpec) -> LanguageModeling:
 
     Raises: ConfigError for an option (there is none); ModelError for data that are not tokens.
     """
-    merged(options, {})
+    merged("task", options, {})
     if data.kind != "tokens":
         what = f"`language_modeling` needs tokens, but data=`{data.name}` gives {data.kind}"
         raise ModelError(Problem("task, data", what, "use task=classification or data=shakespeare"))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mpt import registry
-from mpt.errors import ModelError
+from mpt.errors import ConfigError, ModelError
 from mpt.types import DataSpec
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -92,7 +92,7 @@ def test_a_model_can_be_planned_without_memory(name: str) -> None:
 
 
 def test_an_unknown_option_is_refused_by_its_key(name: str) -> None:
-    with pytest.raises(ModelError, match=r"model\.widht: no such option"):
+    with pytest.raises(ConfigError, match=r"model\.widht: no such option"):
         build(name, spec_for(name), widht=3)
 
 

@@ -17,7 +17,7 @@ from mpt.config.schema import DataConfig
 from mpt.data import _open, digits, shakespeare, synthetic_images, synthetic_tokens
 from mpt.data._context import DataContext
 from mpt.data._resident import GATHER_BYTES
-from mpt.errors import DataError
+from mpt.errors import ConfigError, DataError
 from mpt.types import InputSpec
 
 Config = Callable[..., DataConfig]
@@ -216,5 +216,5 @@ def test_synthetic_data_say_that_they_are(data_config: Config) -> None:
 
 def test_an_unknown_option_of_a_data_set_is_refused_by_its_key(data_config: Config) -> None:
     config = data_config("synthetic_images", options={"clases": 4})
-    with pytest.raises(DataError, match=r"data\.clases: no such option\n  hint: did you mean `classes`"):
+    with pytest.raises(ConfigError, match=r"data\.clases: no such option\n  hint: did you mean `classes`"):
         synthetic_images.open_data(config, IMAGES, HERE)

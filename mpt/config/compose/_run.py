@@ -154,9 +154,9 @@ class _Composer:
 
     def _update(self, cfg: DictConfig, word: words.Word, value: Any) -> None:
         # Keys inside a mapping are the user's own (model.kwargs={width: 3}, model.kwargs.width=3).
-        own = word.key.count(".") > 1 or (isinstance(value, dict) and OmegaConf.is_dict(OmegaConf.select(cfg, word.key)))
+        mapping = isinstance(value, dict) and OmegaConf.is_dict(OmegaConf.select(cfg, word.key))
         try:
-            OmegaConf.update(cfg, word.key, value, merge=True, force_add=own)
+            OmegaConf.update(cfg, word.key, value, merge=True, force_add=mapping or word.key.count(".") > 1)
             self.given.add(word.key)
         except OmegaConfBaseException as error:
             self.problems.append(Problem(word.key, f"got `{word.text}`", str(error).splitlines()[0]))
