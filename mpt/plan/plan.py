@@ -106,7 +106,6 @@ class Plan:
             *self.notes,
         ]
 
-
     def _low_bit(self) -> list[str]:
         """How many of the layers that multiply are low-bit, and how."""
         m = self.mechanism
@@ -155,7 +154,7 @@ def _low_bit_notes(cfg: RunConfig, mechanism: Mechanism) -> list[str]:
         told.append("trainer.compile has no effect: emulated formats run eagerly")
     if "floor" in mechanism.scale_rules:
         told.append(
-            "scales by `floor` are too small for the largest numbers of many blocks, and training has diverged by it: "
-            "`rceil` is the sound choice"
+            "scales by `floor` shrink the largest number of a block (in e2m1 by 6 % on average) where `rceil` keeps it; "
+            "training of billions of weights in e4m3 has diverged by it"
         )
     return told

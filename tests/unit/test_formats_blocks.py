@@ -105,6 +105,22 @@ def test_rceil_never_saturates_and_floor_does(name: str) -> None:
         assert bool(((x / powers(codes).squeeze(-1)).abs() > row.max).any()) is saturates
 
 
+@pytest.mark.parametrize(("name", "floor", "rceil"), [("e2m1", -0.063, -0.017), ("e4m3", -0.013, -0.001)])
+def test_floor_shrinks_the_largest_number_of_a_block(name: str, floor: float, rceil: float) -> None:
+    x = torch.randn(20_000, 32, generator=torch.Generator().manual_seed(0))
+    at = x.abs().argmax(1, keepdim=True)
+    for rule, wanted in (("floor", floor), ("rceil", rceil)):
+        got = mx(x, format_of(name), rule).gather(1, at) / x.gather(1, at) - 1  # type: ignore[arg-type]
+        assert got.mean().item() == pytest.approx(wanted, abs=0.002)
+
+
+def test_floor_loses_more_than_rceil_in_e4m3() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(20_000, 32, generator=draw) * torch.randn(20_000, 32, generator=draw).mul(1.5).exp()
+    noise = {rule: (mx(x, format_of("e4m3"), rule) - x).square().sum() for rule in ("floor", "rceil")}  # type: ignore[arg-type]
+    assert noise["floor"] > 2 * noise["rceil"]
+
+
 def test_golden_blocks() -> None:
     x = torch.zeros(1, 32)
     x[0, :4] = torch.tensor([7.0, 1.3, -0.4, 0.2])
