@@ -23,6 +23,8 @@ ROWS = {
     9: "memory.py",
     13: "help.py",
     14: "startup.py",
+    15: "sweep_job.py",
+    16: "compare_runs.py",
     17: "record.py",
 }
 LIMIT_S = 300

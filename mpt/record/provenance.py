@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -68,16 +69,22 @@ def source(argv: Sequence[str], folder: Path | None = None) -> str:
     `folder` is where the command was typed; None: the working directory.
     """
     folder = folder or Path.cwd()
-    package = Path(mpt.__file__).parent
+    digest, commit = _own(Path(mpt.__file__).parent)
     lines = [
         f"command: {shlex.join(argv)}",
         f"folder: {folder}",
         f"python: {sys.executable}",
-        f"mpt: {mpt.__version__}, sha256 of its files {package_hash(package)}",
-        f"mpt commit: {_commit(package) or 'not in a git tree'}",
+        f"mpt: {mpt.__version__}, sha256 of its files {digest}",
+        f"mpt commit: {commit or 'not in a git tree'}",
         f"commit: {_commit(folder) or 'not in a git tree'}",
     ]
     return "\n".join(lines) + "\n" + _changes(folder)
+
+
+@cache
+def _own(package: Path) -> tuple[str, str]:
+    """Hash and commit of mpt: of what this process runs, so once for all its runs."""
+    return package_hash(package), _commit(package)
 
 
 def package_hash(folder: Path) -> str:

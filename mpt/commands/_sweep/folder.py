@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpt.errors import ConfigError, ExitCode, Problem
-from mpt.record.folder import MARKERS, STEPS, replace_file
+from mpt.record.folder import MARKERS, STEPS
 from mpt.record.strict import dumps, loads
 
 SWEEP, JOBS, SCHEMA = "sweep.json", "jobs", "mpt.sweep/1"
@@ -93,7 +93,9 @@ class SweepFolder:
 
     @staticmethod
     def _write(path: Path, document: dict[str, Any]) -> None:
-        replace_file(path, (dumps(document, indent=2) + "\n").encode())
+        temp = path.with_name(f".{path.name}.tmp")
+        temp.write_text(dumps(document, indent=2) + "\n", encoding="utf-8")
+        temp.replace(path)  # not synced to the disk: what a power loss takes of this, the run folders know
 
 
 def is_done(folder: Path) -> bool:
