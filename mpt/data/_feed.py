@@ -8,6 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -75,7 +76,7 @@ class Feed(Generic[T]):
 
     def _start(self, loader: DataLoader[Any]) -> None:
         before = set(multiprocessing.active_children())
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _signals_held():
             # Python ≥ 3.12 warns of a fork beside threads; the workers use neither torch's pool nor any lock of it.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._iterator = iter(loader)
@@ -109,10 +110,24 @@ class _Keys(Iterable[list[Any]]):
         return self._make()
 
 
+_SENT_TO_ALL = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Processes and threads that start inside get no interrupt before they have seen to it; this one gets it after."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_ALL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ignore_signals(worker: int) -> None:
     """An interrupt reaches the whole process group, but the training process decides when workers end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for sent in _SENT_TO_ALL:
+        signal.signal(sent, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SENT_TO_ALL)
 
 
 class _ChildDeath:

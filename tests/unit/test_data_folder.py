@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from mpt.config.schema import DataConfig
-from mpt.data import _shm, image_folder
+from mpt.data import _feed, _shm, image_folder
 from mpt.data._context import DataContext, DataSource
 from mpt.data._stream import sample_seed
 from mpt.data._tree import scan
@@ -259,6 +259,22 @@ def test_workers_outlive_signals_and_end_with_the_source(folder: Config, sent: s
             os.kill(pid, sent)
         assert len(list(islice(batches, 20))) == 20
     assert children() == before
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_that_has_only_begun_outlives_signals_too(
+    folder: Config, sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker is sent one before it has come to ignore them."""
+    begun = _feed._ignore_signals
+
+    def slowly(worker: int) -> None:
+        os.kill(os.getpid(), sent)
+        begun(worker)
+
+    monkeypatch.setattr(_feed, "_ignore_signals", slowly)
+    with opened(folder(workers=2)) as source:
+        assert len(list(islice(source.train(0), 8))) == 8
 
 
 def test_a_worker_that_is_killed_is_a_fault_with_a_next_move(folder: Config) -> None:
