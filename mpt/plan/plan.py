@@ -154,7 +154,7 @@ def _low_bit_notes(cfg: RunConfig, mechanism: Mechanism) -> list[str]:
         told.append("trainer.compile has no effect: emulated formats run eagerly")
     if "floor" in mechanism.scale_rules:
         told.append(
-            "scales by `floor` shrink the largest number of a block (in e2m1 by 6 % on average) where `rceil` keeps it; "
+            "scales by `floor` shrink the largest number of a block (e2m1: by 6 % on average) where `rceil` keeps it; "
             "training of billions of weights in e4m3 has diverged by it"
         )
     return told
