@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
+from mpt import registry
 from mpt.build import Run, build
 from mpt.checkpoint import load
 from mpt.config import saved
@@ -25,6 +26,9 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
     Raises: MptError where there is no such run or checkpoint, or its classes are not those of the data.
     """
     cfg = saved.load(Path(run_dir) / "config.yaml", overrides)
+    problems = registry.load("data", cfg.data.name).check(cfg.data)
+    if problems:
+        raise DataError(*problems)
     where = stored(Path(checkpoint or run_dir))
     state = load(where)
     facts = probe(cfg.device)
