@@ -105,9 +105,14 @@ def _reason(j: Judged, metric: Metric) -> str:
         f"{pair.candidate.label} is better than {pair.baseline.label}"
     )  # fmt: skip
     within = f" in {metric.at} {metric.name} within ±{number_text(verdict.margin)} over {verdict.interval.n} seeds"
-    speed = f", {times(j.speed)} as fast" if j.speed else f", {j.speed_reason}"
+    speed = f", {_speed(j.speed)}" if j.speed else f", {j.speed_reason}"
     memory = f", with {times(j.memory)} the peak memory" if j.memory else ""
     return f"{head}{within}{speed}{memory}"
+
+
+def _speed(ratio: Ratio) -> str:
+    """A claim only where there is one."""
+    return f"{times(ratio)} as fast" if ratio.shown else f"no difference in speed was shown: {times(ratio)}"
 
 
 def times(ratio: Ratio) -> str:

@@ -19,6 +19,10 @@ from mpt.stats.ratio import Ratio
 from mpt.units import bytes_text, number_text, seconds_text
 
 
+_SHORT_MS = 20.0
+"""Steps below this are small nets', whose kernels' start costs more than their arithmetic."""
+
+
 def section(made: Comparison) -> Section:
     return Section(
         key="speed",
@@ -126,7 +130,8 @@ def _notes(made: Comparison) -> list[tuple[Tone, str]]:
         notes.append(("careful", f"no speed claim for {names}: emulated here, hardware that has it is another matter"))
     for j in made.judged:
         if j.speed and not j.speed.shown:
-            notes.append(("", f"{clean(j.pairing.candidate.label)}: no difference in speed was shown"))
+            why = _likely_reason(j.pairing.candidate)
+            notes.append(("", f"{clean(j.pairing.candidate.label)}: no difference in speed was shown{why}"))
     for config in made.configs:
         wait = mean(config, lambda run: number(run.data.summary, "speed", "data_wait_share"))
         if wait is not None and wait > DATA_BOUND:
@@ -141,6 +146,19 @@ def _notes(made: Comparison) -> list[tuple[Tone, str]]:
     methods = {str(mapping(run.data.summary, "memory").get("method", "")) for run in made.runs} - {""}
     notes += [("", f"memory: {clean(method)}") for method in sorted(methods)]
     return notes
+
+
+def _likely_reason(config: Config) -> str:
+    """Why another precision may not have been faster."""
+    wait = mean(config, lambda run: number(run.data.summary, "speed", "data_wait_share"))
+    p50 = mean(config, lambda run: number(run.data.summary, "speed", "step_p50_ms"))
+    if len(config.done) < 2:
+        return ": one pair has no spread to tell it from"
+    if wait is not None and wait > DATA_BOUND:
+        return ": the steps wait for data"
+    if p50 is not None and p50 < _SHORT_MS:
+        return f": steps of {p50:.2g} ms are mostly overhead, which no format makes faster"
+    return ""
 
 
 def document(config: Config, made: Comparison) -> dict[str, Any]:
