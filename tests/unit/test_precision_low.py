@@ -318,6 +318,16 @@ def test_one_weight_of_two_formats_is_refused() -> None:
         lowered(model, cfg)
 
 
+def test_a_rule_whose_blocks_do_not_divide_its_layers_is_refused() -> None:
+    cfg = low_config(gemms("e4m3/tensor"))
+    cfg.layers = [LayerRule("odd", "bfloat16", gemms=gemms("e2m1/mx"))]
+    with pytest.raises(PrecisionError, match="`odd`: 40 outputs are no multiple of 32") as caught:
+        planned(cfg)
+    assert caught.value.problems[0].where == "precision.layers[0].gemms"
+    cfg.layers = [LayerRule("[ow]*d*", "bfloat16", gemms=gemms("e2m1/mx"))]  # odd and wide
+    assert {n for n, row in planned(cfg).items() if row.compute == "e2m1/mx"} == {"wide"}
+
+
 def test_plans_are_the_same_on_the_meta_device() -> None:
     cfg = low_config(gemms("e4m3/mx"), keep_last=0.2)
     with torch.device("meta"):

@@ -34,7 +34,8 @@ class Lowered:
 def lowered(model: nn.Module, cfg: PrecisionConfig) -> Lowered:
     """What becomes of every linear, convolution and other layer that multiplies.
 
-    Raises: PrecisionError for bad products, or one weight that two layers would quantise differently.
+    Raises: PrecisionError for bad products, products of a rule that none of its layers can take, or one weight that
+    two layers would quantise differently.
     """
     found = Lowered()
     low = low_bit(cfg)
@@ -55,6 +56,7 @@ def lowered(model: nn.Module, cfg: PrecisionConfig) -> Lowered:
             found.kept[name] = reason
         else:
             found.gemms[name] = gemms
+    _each_rule_acts(cfg, rules, found)
     _one_way_each(model, found.gemms)
     return found
 
@@ -63,6 +65,18 @@ def _own(rule: LayerRule | None, cfg: PrecisionConfig) -> Gemms | None:
     if rule is None or not rule.gemms:
         return None
     return gemms_of(rule.gemms, f"precision.layers[{cfg.layers.index(rule)}].gemms")
+
+
+def _each_rule_acts(cfg: PrecisionConfig, rules: dict[str, LayerRule], found: Lowered) -> None:
+    """A rule that asks for products of its own, and whose layers all stay high, was not meant so."""
+    problems = []
+    for i, rule in enumerate(cfg.layers):
+        high = [name for name in found.kept if rules.get(name) is rule]
+        if rule.gemms and high and not any(rules.get(name) is rule for name in found.gemms):
+            what = f"`{rule.match}`: no layer of it can take these products; `{high[0]}`: {found.kept[high[0]]}"
+            problems.append(Problem(f"precision.layers[{i}].gemms", what, "use other scales there, or drop the rule"))
+    if problems:
+        raise PrecisionError(*problems)
 
 
 def _by_rule(rule: LayerRule | None) -> str:
