@@ -18,7 +18,6 @@ from mpt.report.sections.speed import DATA_BOUND
 from mpt.stats.ratio import Ratio
 from mpt.units import bytes_text, number_text, seconds_text
 
-
 _SHORT_MS = 20.0
 """Steps below this are small nets', whose kernels' start costs more than their arithmetic."""
 
