@@ -21,7 +21,7 @@ class Effort:
     def enough(self, done: int, since_s: float) -> bool:
         """Whether `done` repeats suffice; never fewer than five."""
         late = time.perf_counter() - since_s > self.budget_s
-        return done >= self.repeats or (late and done >= MIN_REPEATS)
+        return done >= MIN_REPEATS and (late or done >= self.repeats)
 
 
 def interleaved(programs: Mapping[str, Callable[[], float]], effort: Effort) -> dict[str, list[float]]:

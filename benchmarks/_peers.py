@@ -57,7 +57,7 @@ class Expert:
         weight_decay: float,
         autocast: AbstractContextManager[Any] | None = None,
     ) -> None:
-        self._model = model
+        self.model = model
         self._forward = model if autocast is None else _inside(autocast, model)
         self._rates, self._loss = rates, loss_of(table)
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=rates[0], weight_decay=weight_decay, fused=True)
@@ -87,7 +87,7 @@ class Expert:
 
     def save(self, path: Path) -> None:
         """Weights and optimizer state in one file."""
-        torch.save({"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
+        torch.save({"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
 
 
 def _inside(autocast: AbstractContextManager[Any], model: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -150,8 +150,9 @@ def twin(run: Run) -> nn.Module:
     return model.train()
 
 
-def expert(run: Run, steps: int) -> Expert:
-    """The expert's loop over the run's batches, from its weights, with its schedule."""
-    optimizer = run.cfg.optimizer
+def expert(run: Run, steps: int, *, half: bool = False) -> Expert:
+    """The expert's loop over the run's batches, from its weights, with its schedule; `half`: under autocast."""
     rates = [run.lr(update) for update in range(steps)]
-    return Expert(twin(run), table(run, steps), rates, weight_decay=optimizer.weight_decay)
+    autocast = torch.autocast(run.device.type, dtype=torch.bfloat16) if half else None
+    decay = run.cfg.optimizer.weight_decay
+    return Expert(twin(run), table(run, steps), rates, weight_decay=decay, autocast=autocast)

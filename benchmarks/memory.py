@@ -45,4 +45,4 @@ def peak_mb(who: str, net: str) -> float:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, repeats=7, budget_s=80)
+    main(measure, __doc__, repeats=5, budget_s=40)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,10 @@ LIMIT_S = 0.7
 
 def measure(effort: Effort) -> list[Cell]:
     """One cell; the two kinds of process take turns."""
-    programs = {"mpt": first_step_s, "torch": partial(process_s, [sys.executable, "-c", "import torch"])}
+    programs: dict[str, Callable[[], float]] = {
+        "mpt": first_step_s,
+        "torch": partial(process_s, [sys.executable, "-c", "import torch"]),
+    }
     found = interleaved(programs, effort)
     what = (
         "`mpt train trainer.max_steps=1` (digits, small_cnn) from its start until the first step is recorded "

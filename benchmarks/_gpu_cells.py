@@ -1,0 +1,183 @@
+"""What gpu_check measures on one GPU: real nets in each precision, and the runner against an expert's loop."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from _cells import spread
+from _measure import per_step_ms
+from _runner import Steps, expert, waiter, whole_run
+from torch.utils.flop_counter import FlopCounterMode
+
+from mpt.build import Run, build
+from mpt.config.compose import compose
+from mpt.precision.switches import flags
+
+ROOT = Path(__file__).parent.parent
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Nets:
+    """Words of the nets at their full size, or at a toy size for trying the script out."""
+
+    resnet: tuple[str, ...]
+    gpt: tuple[str, ...]
+    matmul: int
+    block: int
+    blocks: int
+
+
+FULL = Nets(
+    resnet=("model=resnet50", "data=synthetic_images", "data.n=512", "data.image_size=224", "data.batch_size=256"),
+    gpt=("model=gpt2-124m", "data=synthetic_tokens", "data.n=64", "data.batch_size=16"),
+    matmul=8192,
+    block=50,
+    blocks=20,
+)
+TINY = Nets(
+    resnet=("model=small_cnn", "model.width=8", "data=digits", "data.batch_size=16"),
+    gpt=(
+        *("model=gpt", "model.layers=1", "model.width=32", "model.heads=2", "model.context=16"),
+        *("data=synthetic_tokens", "data.n=8", "data.vocab=64", "data.batch_size=2"),
+    ),
+    matmul=64,
+    block=5,
+    blocks=2,
+)
+
+
+def facts(device: str, only: str, limit_s: float) -> Found:
+    """Every test of tests/gpu, one entry each: passed, failed with its message, or skipped with its reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "facts.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={out}", "tests/gpu"]
+        command += ["--ignore=tests/gpu/test_gpu_check.py"]  # it runs this script
+        command += ["-k", only] if only else []
+        env = {**os.environ, "MPT_GPU_TESTS_ON": device, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
+        if not out.exists():
+            raise RuntimeError(f"pytest exited with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+        tests = [_outcome(case) for case in ET.parse(out).iter("testcase")]
+    counts = {word: sum(t["outcome"] == word for t in tests) for word in ("passed", "failed", "skipped")}
+    return {**counts, "not_passed": [t for t in tests if t["outcome"] != "passed"], "names": [t["name"] for t in tests]}
+
+
+def _outcome(case: ET.Element) -> Found:
+    name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+    for tag, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
+        element = case.find(tag)
+        if element is not None:
+            told = f"{element.get('message', '')}\n{element.text or ''}"[:3000]
+            return {"name": name, "outcome": outcome, "why": told}
+    return {"name": name, "outcome": "passed"}
+
+
+class Clocked:
+    """Milliseconds of device work, by events on CUDA and by the host's clock elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._wait = device, waiter(device)
+
+    def __call__(self, run: Callable[[int], object], steps: int) -> float:
+        """Of one step of `run(steps)`."""
+        if self._device.type != "cuda":
+            return per_step_ms(run, steps)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        run(steps)
+        last.record()
+        last.synchronize()
+        return float(first.elapsed_time(last)) / steps
+
+
+def ceiling(device: str, precision: str, size: int) -> Found:
+    """TFLOP/s of one large product on random operands, under the policy's own switches: what a net can hope for."""
+    steps = Steps("model=mlp", "model.width=8", f"precision={precision}", f"device={device}")
+    run = steps.of
+    left, right = (torch.randn(size, size, device=run.device) for _ in range(2))
+    if run.plan.mechanism.half:
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+        left, right = left.to(dtype), right.to(dtype)
+
+    def multiply(count: int) -> None:
+        for _ in range(count):
+            left @ right
+
+    timed = Clocked(run.device)
+    with flags(run.cfg.precision, run.plan.device):
+        timed(multiply, 5)
+        ms = min(timed(multiply, 10) for _ in range(5))
+    return {"tflops": 2 * size**3 / ms / 1e9, "mechanism": steps.mechanism}
+
+
+def throughput(device: str, words: tuple[str, ...], precision: str, *, compiled: bool) -> Found:
+    """Steps of the runner in one precision: time by device events, samples/s, TFLOP/s, the allocator's peak."""
+    start_s = time.perf_counter()
+    more = [f"precision={precision}", f"trainer.compile={str(compiled).lower()}", f"device={device}"]
+    steps = Steps(*words, *more)
+    run, wait = steps.of, waiter(steps.of.device)
+    if run.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    first_s = per_step_ms(steps.run, 1, wait) / 1e3
+    steps.run(4)
+    wait()
+    timed = Clocked(run.device)
+    step_ms = [timed(steps.run, 4) for _ in range(6)]
+    found = spread(step_ms)
+    tokens = run.data.spec.shape[0] if run.data.spec.kind == "tokens" else 1
+    peak = torch.cuda.max_memory_allocated() if run.device.type == "cuda" else None
+    return {
+        "step_ms": found.median,
+        "step_p10_ms": found.p10,
+        "noise": found.noise,
+        "n": found.n,
+        "samples_per_s": 1e3 * run.cfg.data.batch_size / found.median,
+        "tokens_per_s": 1e3 * run.cfg.data.batch_size * tokens / found.median if tokens > 1 else None,
+        "peak_bytes": peak,
+        "first_step_s": first_s,
+        "mechanism": steps.mechanism,
+        "wall_s": time.perf_counter() - start_s,
+    }
+
+
+def flops(device: str, words: tuple[str, ...]) -> Found:
+    """Floating-point operations of one forward and backward, as torch's own counter sees them."""
+    run = build(compose([*words, f"device={device}", "precision=fp32"]))
+    batch = next(run.data.train(start=0))
+    with FlopCounterMode(display=False) as counter:
+        run.task.loss_sum(run.model(batch.inputs), batch).backward()
+    return {"flops_per_step": counter.get_total_flops()}
+
+
+def overhead(device: str, words: tuple[str, ...], nets: Nets, *, half: bool = False) -> Found:
+    """A step of the whole runner, every default record on, against an expert's bare loop; they take turns."""
+    times: list[float] = []
+
+    def peer(run: Run) -> Callable[[], object]:
+        by_hand, wait = expert(run, 200, half=half), waiter(run.device)
+        return lambda: times.append(per_step_ms(by_hand.run, nets.block, wait))
+
+    ours = whole_run([*words, f"device={device}"], block=nets.block, blocks=nets.blocks, peer=peer)
+    mine, theirs = spread(ours), spread(times[1 : 1 + len(ours)])
+    return {
+        "step_ms": mine.median,
+        "expert_step_ms": theirs.median,
+        "ratio": mine.median / theirs.median,
+        "ratio_p10": mine.p10 / theirs.p10,
+        "noise": max(mine.noise, theirs.noise),
+        "n": mine.n,
+        "paired_ratio": statistics.median(a / b for a, b in zip(ours, times[1:], strict=False)),
+    }
