@@ -38,6 +38,7 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
         with cpu_threads(cfg, run.plan):
             engine = make_engine(run)
             load_weights(run, engine, state, str(where))
+            run.policy.load_scales(state["policy"])
             if engine.ema and state["ema"]:
                 engine.ema.load_state_dict(state["ema"])
             with engine.ema.in_place_of_weights() if engine.ema else nullcontext():
@@ -52,7 +53,7 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
 def _precision(run: Run) -> str:
     asked = run.cfg.trainer.eval_precision
     m = run.plan.mechanism
-    return f"{run.cfg.precision.name}: {m.compute} {m.how}" if asked == "same" else asked
+    return f"{run.cfg.precision.name}: {m.effective} {m.backend}" if asked == "same" else asked
 
 
 def _same_classes(run: Run, trained: list[str], where: Path) -> None:

@@ -62,7 +62,13 @@ def test_every_precision_starts_from_the_same_weights_and_sees_the_same_batches(
 
 
 @pytest.mark.parametrize(
-    "words", [("precision=bf16",), ("precision=fp16_master", "trainer.ema_decay=0.9")], ids="-".join
+    "words",
+    [
+        ("precision=bf16",),
+        ("precision=fp16_master", "trainer.ema_decay=0.9"),
+        ("precision=fp8_delayed", "model.width=32"),
+    ],
+    ids="-".join,
 )
 def test_evaluating_the_checkpoint_repeats_the_runs_own_last_evaluation(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -37,7 +37,8 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     )
     mechanism = mapping(run.plan, "mechanism")
     effective = get(run.summary, "precision", "effective") or mechanism.get("compute")
-    how, why = mechanism.get("how"), mechanism.get("reason")
+    how = get(run.summary, "precision", "backend") or mechanism.get("how")
+    why = get(run.summary, "precision", "mechanism") or mechanism.get("reason")
     facts = [("asked", clean(asked or "unknown")), ("effective", _phrase(effective, how, why))]
     verdict = run.audit.get("verdict")
     facts.append(("audit", _verdict(run) if verdict else reason(run.summary, "precision", "audit")))
