@@ -73,7 +73,7 @@ def test_every_precision_starts_from_the_same_weights_and_sees_the_same_batches(
 def test_evaluating_the_checkpoint_repeats_the_runs_own_last_evaluation(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Done(tmp_path / "r", *words, *TINY, "trainer.max_epochs=2")
+    run = Done(tmp_path / "r", *TINY, *words, "trainer.max_epochs=2")
     capsys.readouterr()
     assert evaluate(str(run.folder), [], None) == 0
     last = run.evals[-1]
