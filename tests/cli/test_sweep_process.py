@@ -107,3 +107,22 @@ def test_several_jobs_at_once_through_joblib() -> None:
     done = subprocess.run([sys.executable, "-c", code, "sweep", *TINY, *words], env=environment, check=False)
     assert done.returncode == 0
     assert [s["status"] for s in states("s")] == ["finished", "finished"]
+
+
+def test_jobs_that_run_at_once_save_when_the_sweep_is_interrupted() -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
+    words = ["device=cpu", "model=mlp", "trainer.max_steps=100000", "trainer.log_every=5", "precision=fp32,tf32,bf16"]
+    place = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=s"]
+    code = "import sys; from mpt.cli import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code, "sweep", *words, *place], env=environment) as sweep:
+        deadline = time.monotonic() + 90
+        while not all(
+            Path(f"s/{n}/steps.jsonl").is_file() and Path(f"s/{n}/steps.jsonl").stat().st_size > 500 for n in (0, 1)
+        ):
+            assert time.monotonic() < deadline, "the first jobs never took a step"
+            time.sleep(0.05)
+        sweep.send_signal(signal.SIGINT)
+        assert sweep.wait(timeout=90) == ExitCode.SIGINT
+    assert [s["status"] for s in states("s")] == ["interrupted", "interrupted", "waiting"]
+    assert all(list(Path(f"s/{n}/checkpoints").glob("update-*")) for n in (0, 1))

@@ -52,6 +52,12 @@ def test_the_wheel_holds_the_data_and_its_licences(unpacked: Path) -> None:
     assert {"digits.csv.gz", "digits.txt", "shakespeare.txt.gz"} <= files
 
 
+def test_the_wheel_holds_what_report_pages_are_made_of(unpacked: Path) -> None:
+    shipped = {path.name for path in (unpacked / "mpt" / "report" / "assets").iterdir()}
+    assert shipped == {path.name for path in (ROOT / "mpt" / "report" / "assets").iterdir()}
+    assert "plotly-LICENSE.txt" in shipped
+
+
 def test_an_unpacked_wheel_composes_from_the_root_folder(unpacked: Path) -> None:
     shown = yaml.safe_load(run(unpacked, "train", "--cfg", "job", "precision=bf16", "model=resnet50"))
     assert shown["model"]["arch"] == "resnet50"

@@ -14,6 +14,7 @@ from mpt.record.strict import dumps, loads
 
 SWEEP, JOBS, SCHEMA = "sweep.json", "jobs", "mpt.sweep/1"
 WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
+_STOP = "STOP"
 
 _WORDS: dict[int, str] = {
     ExitCode.FINISHED: FINISHED,
@@ -28,7 +29,8 @@ _WORDS: dict[int, str] = {
 
 @dataclass(frozen=True)
 class State:
-    """How a job stands; `folder` is its run folder, `elapsed_s` its own time."""
+    """How a job stands; `folder` is its run folder, `elapsed_s` its own time, `pid` that of its process
+    on `host`."""
 
     number: int
     label: str
@@ -38,6 +40,8 @@ class State:
     folder: str = ""
     started: float | None = None
     elapsed_s: float | None = None
+    pid: int | None = None
+    host: str = ""
 
     @property
     def failed(self) -> bool:
@@ -77,6 +81,19 @@ class SweepFolder:
 
     def log(self, number: int) -> Path:
         return self.path / JOBS / f"{number}.log"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further job is to start."""
+        return (self.path / JOBS / _STOP).exists()
+
+    def stop(self, on: bool) -> None:
+        """Let no further job start, or let them again."""
+        mark = self.path / JOBS / _STOP
+        if on:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
 
     def put(self, state: State) -> None:
         self._write(self.path / JOBS / f"{state.number}.json", asdict(state))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mpt
@@ -22,7 +23,8 @@ from mpt.errors import ExitCode, MptError
 _START = "import sys; sys.path.append(sys.argv.pop(1)); from mpt.cli import entry; entry()"
 """The installed program, also from a checkout; its folder comes last, so that it hides nothing."""
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_GRACE_S = 60.0
+"""Longest wait for interrupted jobs to save."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -40,18 +42,20 @@ class Runner:
     in_process: bool = False
     fail_fast: bool = False
     going_on: bool = False
+    owner: int = field(default_factory=os.getpid)
+    """The process that the sweep was started in; a launcher's others leave a terminal's Ctrl-C to it."""
 
     def __call__(self, job: Job, folder: Path) -> None:
         """Runs the job unless it is done or an earlier one ended everything. Raises: Stopped."""
         sweep = SweepFolder(self.folder)
-        if (self.going_on and is_done(folder)) or (self.fail_fast and self._failed(sweep)):
+        if sweep.stopping or (self.going_on and is_done(folder)) or (self.fail_fast and self._failed(sweep)):
             return
         state = State(job.number, self.labels[job.number], RUNNING, folder=str(folder), started=time.time())
         sweep.put(state)
         if self.in_process:
             code, words = self._here(job, folder)
         else:
-            code, words = self._fresh(job, folder, sweep.log(job.number))
+            code, words = self._fresh(job, state, sweep)
         sweep.put(ended(state, code, words))
         if code in (ExitCode.SIGINT, ExitCode.SIGTERM):
             raise Stopped(code)
@@ -76,24 +80,30 @@ class Runner:
             traceback.print_exc()
             return int(ExitCode.BUG), f"{type(error).__name__}: {error}"
 
-    def _fresh(self, job: Job, folder: Path, log: Path) -> tuple[int, str]:
-        words = [*job.words, f"run_dir={folder}"]
+    def _fresh(self, job: Job, state: State, sweep: SweepFolder) -> tuple[int, str]:
+        words, log = [*job.words, f"run_dir={state.folder}"], sweep.log(job.number)
         if self.going_on and job.config.resume is None:
             words.append("resume=auto")
         place = [] if self.config_dir is None else ["--config-dir", self.config_dir]
-        with log.open("ab") as file:
-            code = run_child(["train", *place, *words], file.fileno())
+        alone = os.getpid() == self.owner
+        with log.open("ab") as file, child_of(["train", *place, *words], file.fileno()) as child:
+            sweep.put(replace(state, pid=child.pid, host=socket.gethostname()))
+            code = wait(child, alone=alone)
         return code, last_words(log.read_text(encoding="utf-8", errors="replace"))
 
 
-def run_child(args: Sequence[str], output: int) -> int:
-    """The exit code of `mpt …` in a fresh process whose output goes to the descriptor; signals are passed on to it.
+def child_of(args: Sequence[str], output: int) -> subprocess.Popen[bytes]:
+    """`mpt …` in a fresh process whose output goes to the descriptor.
 
-    The child has its own session: a terminal's Ctrl-C would else reach it twice, which means stop at once.
+    It has its own session: a terminal's Ctrl-C would else reach it twice, which means stop at once.
     """
     command = [sys.executable, "-P", "-c", _START, str(Path(mpt.__file__).parents[1]), *args]
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
-    with _passing_on(child) as got:
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+
+
+def wait(child: subprocess.Popen[bytes], *, alone: bool) -> int:
+    """The child's exit code; SIGTERM and (where this is the sweep's own process) SIGINT are passed on to it."""
+    with _passing_on(child, alone) as got:
         code = child.wait()
     if got:  # even if it finished all the same: whoever asked wants the sweep to stop
         return int(ExitCode.SIGINT if got[0] == signal.SIGINT else ExitCode.SIGTERM)
@@ -101,8 +111,8 @@ def run_child(args: Sequence[str], output: int) -> int:
 
 
 @contextmanager
-def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM go to the child; those that came are listed. Threads can't do that, and need not."""
+def _passing_on(child: subprocess.Popen[bytes], alone: bool) -> Iterator[list[int]]:
+    """Signals go to the child; those that came are listed. Threads can't do that, and need not."""
     got: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -113,9 +123,41 @@ def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield got
         return
-    before = {number: signal.signal(number, pass_on) for number in _STOPS}
+    handlers = {signal.SIGTERM: pass_on, signal.SIGINT: pass_on if alone else signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield got
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stopping_all(sweep: SweepFolder, labels: Sequence[str]) -> Iterator[None]:
+    """SIGINT and SIGTERM go once to every job of a launcher's processes on this machine, which get time to save.
+
+    Raises: Stopped once they have ended. Without it a launcher kills its processes, and they save nothing.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        sweep.stop(True)
+        _signal_jobs(sweep, labels, number)
+        raise Stopped(int(ExitCode.SIGINT if number == signal.SIGINT else ExitCode.SIGTERM))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signal_jobs(sweep: SweepFolder, labels: Sequence[str], number: int) -> None:
+    deadline = time.monotonic() + _GRACE_S
+    going = [s for s in sweep.states(labels) if s.status == RUNNING and s.pid and s.host == socket.gethostname()]
+    for state in going:
+        with suppress(ProcessLookupError):
+            os.kill(state.pid or 0, number)
+    waited = {state.number for state in going}
+    while time.monotonic() < deadline and any(s.number in waited and s.status == RUNNING for s in sweep.states(labels)):
+        time.sleep(0.1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpt.commands._sweep.board import Board
 from mpt.commands._sweep.folder import SWEEP, State, SweepFolder, is_done, newest
-from mpt.commands._sweep.job import Runner, Stopped
+from mpt.commands._sweep.job import Runner, Stopped, stopping_all
 from mpt.config.compose import words as typed_words
 from mpt.config.compose.sweep import Job, fresh_folder, launch, plan_jobs, sweep_dir, swept_keys
 from mpt.errors import ConfigError, ExitCode, Problem
@@ -51,6 +52,7 @@ def _run(request: Request, jobs: list[Job], place: Path) -> tuple[int, Path]:
     folder = SweepFolder(place)
     axis = [key for key in swept if key != "seed"]
     folder.create(request.words, request.config_dir, [job.label for job in jobs], axis)
+    folder.stop(False)
     _forget_failures(folder, labels, place)
     runner = Runner(
         place, tuple(labels), request.argv, request.config_dir, request.in_process, request.fail_fast, request.going_on
@@ -59,7 +61,7 @@ def _run(request: Request, jobs: list[Job], place: Path) -> tuple[int, Path]:
     stopped = None
     with board:
         try:
-            _start(request, jobs, place, runner)
+            _start(request, jobs, place, runner, folder)
         except Stopped as stop:
             stopped = int(stop.args[0])
         except KeyboardInterrupt:
@@ -73,14 +75,15 @@ def _label(job: Job, swept: Sequence[str]) -> str:
     return " ".join(w for w in job.words if typed_words.split(w).key in swept) or job.label or "defaults"
 
 
-def _start(request: Request, jobs: list[Job], place: Path, runner: Runner) -> None:
+def _start(request: Request, jobs: list[Job], place: Path, runner: Runner, folder: SweepFolder) -> None:
     """By Hydra's launcher; in this process without it, which would take twice the time of a small job's set-up."""
     to_hydra = [w for w in map(typed_words.split, request.words) if w.hydra and w.key != "hydra.sweep.dir"]
     if request.in_process and not to_hydra:
         for job in jobs:
             runner(job, place / str(job.number))
     else:
-        launch(list(request.words), request.config_dir, jobs, place, runner)
+        with stopping_all(folder, runner.labels) if not request.in_process else nullcontext():
+            launch(list(request.words), request.config_dir, jobs, place, runner)
 
 
 def _forget_failures(folder: SweepFolder, labels: list[str], place: Path) -> None:
