@@ -23,8 +23,8 @@ moments; the averaged weights; data resident on the device. A tensor in two grou
 _NOT_SEEN = Unmeasured("no pass was observed")
 _ALLOCATOR = "CUDA's allocator: the largest sum of live blocks since the run began"
 _TENSORS = (
-    "tensors: exact sizes of what lasts and of a batch, plus the largest sum of storages alive in one observed forward and backward; "
-    "kernels' own workspace is only in rss_peak_bytes"
+    "tensors: exact sizes of what lasts and of a batch, plus the largest sum of storages alive in one observed forward "
+    "and backward; kernels' own workspace is only in rss_peak_bytes"
 )
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
