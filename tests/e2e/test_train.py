@@ -66,7 +66,7 @@ def test_every_precision_starts_from_the_same_weights_and_sees_the_same_batches(
     [
         ("precision=bf16",),
         ("precision=fp16_master", "trainer.ema_decay=0.9"),
-        ("precision=fp8_delayed", "model.width=32"),
+        ("precision=fp8_delayed", "model.width=32", "optimizer.lr=0.02"),
     ],
     ids="-".join,
 )
