@@ -99,7 +99,6 @@ def _write_and_show(
     parts = [first, *more, *others]
     document = dumps({**comparison_json(made), **{s.key: dict(s.data) for s in more}}, indent=2)
     folder = Path(out) if out else default_folder(given)
-    folder.mkdir(parents=True, exist_ok=True)
     page = to_html(comparison_page(made, more))
     written = write_reports(
         folder, {"compare.html": page, "compare.md": to_markdown(parts), "compare.json": document + "\n"}

@@ -14,6 +14,7 @@ def write_reports(folder: Path, texts: Mapping[str, str]) -> list[Path]:
         path = folder / name
         temp = path.with_name(f".{name}.tmp")
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             temp.write_text(text, encoding="utf-8", errors="replace")
             temp.replace(path)
             written.append(path)

@@ -87,6 +87,14 @@ def test_ci_does_not_pass_when_a_configuration_is_missing(capsys: Capture) -> No
     assert "--fail-if: refused" in capsys.readouterr().err
 
 
+def test_a_place_that_can_not_be_written_to_is_told_and_the_table_is_shown(capsys: Capture) -> None:
+    Path("file").write_text("")
+    assert main(["compare", str(runs("x")), "--out", "file/below"]) == ExitCode.FINISHED
+    out, err = capsys.readouterr()
+    assert "file/below/compare.html was not written: Not a directory" in err
+    assert "equivalent" in out
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mpt.cli import main
 from mpt.record.reader import read_run
 from mpt.report.command import html_of
 from mpt.report.compare.comparison import Options, compare, read
@@ -162,6 +163,20 @@ def test_pages_draw_without_overflow_in_both_schemes(width: int, scheme: str, op
         "[...document.querySelectorAll('section')].every(s => s.getBoundingClientRect().right <= innerWidth)"
     )
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
+
+
+def test_the_page_of_a_real_sweep_opens_without_complaint(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["precision=fp32,tf32,bf16,fp16", "seed=0,1,2", "trainer.max_steps=8", "device=cpu"]
+    assert main(["sweep", "--in-process", *words, "hydra.sweep.dir=s"]) == 0
+    capsys.readouterr()
+    for width in (390, 1440):
+        page = opened(tmp_path / "s" / "compare.html", width)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("document.querySelectorAll('#figure-loss .scatterlayer .trace').length") == 12
+        assert "baseline" in page.inner_text("#verdict table")
 
 
 def test_plots_react_to_hover_zoom_and_switches(opened: Any, tmp_path: Path) -> None:
