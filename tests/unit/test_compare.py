@@ -310,3 +310,12 @@ def test_comparing_imports_no_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_on_a_gpu_the_state_of_tf32_stands_side_by_side(tmp_path: Path) -> None:
+    for precision, value in (("fp32", "ieee"), ("tf32", "tf32")):
+        flags = {"cuda.matmul.fp32_precision": value, "cudnn.conv.fp32_precision": value}
+        env = {"schema": "mpt.env/1", "device": {"type": "cuda", "name": "H"}, "flags": flags}
+        (write_run(tmp_path / precision, precision) / "env.json").write_text(json.dumps(env))
+    text = to_markdown(sections(made(tmp_path)))
+    assert "| TF32 of matmul, convolution | ieee, ieee | tf32, tf32 |" in text

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from mpt.report.compare.comparison import Comparison
+from mpt.report.compare.configs import Config
 from mpt.report.section import Section, Table, clean, get
 
 _SHOWN = 40
@@ -14,6 +15,8 @@ _SHOWN = 40
 def section(made: Comparison) -> Section:
     keys = list(made.configs[0].key)
     rows = [(clean(key), *(_text(config.key[key]) for config in made.configs)) for key in keys[:_SHOWN]]
+    if any(name.startswith("cuda") for config in made.configs for name in config.device()):
+        rows.append(("TF32 of matmul, convolution", *(_tf32(config) for config in made.configs)))
     columns = ("key", *(clean(config.label) for config in made.configs))
     facts = [
         ("compared axis", ", ".join(map(clean, made.plan.axis)) or "none: the configurations are the same"),
@@ -24,6 +27,13 @@ def section(made: Comparison) -> Section:
     tables = (Table(columns, tuple(rows)),) if rows else ()
     data = {"keys": {key: {config.label: config.key[key] for config in made.configs} for key in keys}}
     return Section("differences", "What differs", tuple(facts), tables, notes, data)
+
+
+def _tf32(config: Config) -> str:
+    """What the flags were in the runs, side by side even where they are the same."""
+    names = ("cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision")
+    seen = {tuple(str(get(run.data.env, "flags", name)) for name in names) for run in config.runs}
+    return "; ".join(", ".join(map(clean, values)) for values in sorted(seen))
 
 
 def _text(value: Any) -> str:
