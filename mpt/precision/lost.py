@@ -55,7 +55,7 @@ class LostUpdates:
 
     @torch.no_grad()
     def after(self, weights: Sequence[Tensor], grads: Sequence[Tensor | None], found: Tensor) -> None:
-        """Count what did not move; `grads` are those of `weights`, None where there was none; nothing if `found` is 1."""
+        """Count what did not move, nothing where `found` is 1; `grads` are those of `weights`, None where none was."""
         by_weight = [g for w, g in zip(weights, grads, strict=True) if w.dtype != torch.float32]
         for old, new, grad in zip(self._kept, _half(weights), by_weight, strict=True):
             if grad is not None:

@@ -17,10 +17,10 @@ from mpt.precision.borders import Borders, paused
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
 from mpt.precision.kernels import install_kernels
+from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
 from mpt.precision.low.eligible import lowered
 from mpt.precision.low.layers import LowLayers
 from mpt.precision.low.settings import low_bit
-from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
 from mpt.precision.masters import MasterCopies, Masters, SameWeights
 from mpt.precision.ops import check_keep
 from mpt.precision.roles import kept_parameters
