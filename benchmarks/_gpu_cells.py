@@ -62,17 +62,29 @@ TINY = Nets(
 def facts(device: str, only: str, limit_s: float) -> Found:
     """Every test of tests/gpu, one entry each: passed, failed with its message, or skipped with its reason."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "facts.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={out}", "tests/gpu"]
+        out, log = Path(folder) / "facts.xml", Path(folder) / "log"
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={out}", "tests/gpu"]
         command += ["--ignore=tests/gpu/test_gpu_check.py"]  # it runs this script
         command += ["-k", only] if only else []
         env = {**os.environ, "MPT_GPU_TESTS_ON": device, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
+        try:
+            with log.open("w") as file:
+                subprocess.run(command, cwd=ROOT, env=env, stdout=file, stderr=file, timeout=limit_s, check=False)
+        except subprocess.TimeoutExpired:
+            return _so_far(log.read_text(), limit_s)
         if not out.exists():
-            raise RuntimeError(f"pytest exited with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+            raise RuntimeError(f"pytest left no report: {log.read_text()[-2000:]}")
         tests = [_outcome(case) for case in ET.parse(out).iter("testcase")]
     counts = {word: sum(t["outcome"] == word for t in tests) for word in ("passed", "failed", "skipped")}
     return {**counts, "not_passed": [t for t in tests if t["outcome"] != "passed"], "names": [t["name"] for t in tests]}
+
+
+def _so_far(log: str, limit_s: float) -> Found:
+    """What pytest had told when its time was over."""
+    lines = log.splitlines()
+    failed = [line for line in lines if " FAILED" in line]
+    passed = sum(" PASSED" in line for line in lines)
+    return {"passed": passed, "failed": len(failed), "stopped_after_s": limit_s, "names": failed, "last": lines[-1:]}
 
 
 def _outcome(case: ET.Element) -> Found:

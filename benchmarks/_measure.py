@@ -24,11 +24,13 @@ class Effort:
         return done >= MIN_REPEATS and (late or done >= self.repeats)
 
 
-def interleaved(programs: Mapping[str, Callable[[], float]], effort: Effort) -> dict[str, list[float]]:
-    """Figures that each program returned, one a repeat; the first round is warm-up and dropped."""
+def interleaved(
+    programs: Mapping[str, Callable[[], float]], effort: Effort, *, warm_up: bool = True
+) -> dict[str, list[float]]:
+    """Figures that each program returned, one a repeat; a first round is warm-up and dropped."""
     figures: dict[str, list[float]] = {name: [] for name in programs}
     since_s = time.perf_counter()
-    for program in programs.values():
+    for program in programs.values() if warm_up else ():
         program()
     done = 0
     while not effort.enough(done, since_s):

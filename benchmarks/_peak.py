@@ -24,7 +24,7 @@ from mpt.rng import seed_all
 from mpt.train.run import train
 from mpt.types import DataSpec
 
-STEPS, SAMPLES, EVAL_SAMPLES = 12, 64, 16
+STEPS, SAMPLES, EVAL_SAMPLES = 6, 64, 16
 NETS: dict[str, tuple[str, ...]] = {
     "resnet18": (
         *("model=resnet18", "data=synthetic_images", f"data.n={SAMPLES}"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import subprocess
 import sys
 import time
 import traceback
@@ -22,8 +23,13 @@ import torch
 from _gpu_cells import FULL, PRECISIONS, TINY, Found, ceiling, facts, flops, overhead, throughput
 from _machine import machine
 
+from mpt.errors import MptError
+
 SCHEMA = "mpt.gpu_check/1"
-FAULTS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, AssertionError, ImportError, OSError)
+FAULTS = (
+    *(RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ImportError, OSError),
+    *(SyntaxError, subprocess.SubprocessError, MptError),
+)
 """What a cell may fail with and the next still run; an interrupt ends the script."""
 
 

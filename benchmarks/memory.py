@@ -18,7 +18,7 @@ NETS = ("resnet18", "gpt")
 STEADY = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """glibc's threshold, held where it starts: when it is left to grow, freed tensors stay resident by chance."""
 WHAT = (
-    "{net}, sizes of row 4, 12 steps: peak resident memory without libraries' code (VmHWM - RssFile) of a process that "
+    "{net}, sizes of row 4, 6 steps: peak resident memory without libraries' code (VmHWM - RssFile) of a process that "
     "does all of `mpt train` (audit, record, evaluation, checkpoint) - that of one that runs the expert's loop and "
     "saves once; both import the same modules and use one thread"
 )
@@ -31,7 +31,8 @@ def measure(effort: Effort) -> list[Cell]:
 
 def cell(net: str, effort: Effort) -> Cell:
     """Processes take turns."""
-    found = interleaved({who: partial(peak_mb, who, net) for who in ("runner", "expert")}, effort)
+    programs = {who: partial(peak_mb, who, net) for who in ("runner", "expert")}
+    found = interleaved(programs, effort, warm_up=False)
     return difference(9, net, found["runner"], found["expert"], LIMIT_MB, WHAT.format(net=net), unit="MB")
 
 

@@ -87,6 +87,14 @@ def test_an_error_in_a_cell_is_recorded_and_the_next_cell_runs(script: ModuleTyp
     assert "test_gpu_check.py" in found["first"]["traceback"]
 
 
+def test_a_test_run_that_outlasts_its_time_tells_what_it_had_seen(script: ModuleType) -> None:
+    log = "a.py::x PASSED [ 10%]\na.py::y FAILED [ 20%]\na.py::z PASSED [ 30%]\na.py::slow "
+    found = sys.modules["_gpu_cells"]._so_far(log, 9.0)
+    assert (found["passed"], found["failed"], found["stopped_after_s"]) == (2, 1, 9.0)
+    assert found["names"] == ["a.py::y FAILED [ 20%]"]
+    assert found["last"] == ["a.py::slow "]
+
+
 def test_the_table_gives_the_share_of_one_products_speed_and_the_gain_over_float32(script: ModuleType) -> None:
     def cell(ms: float) -> dict[str, Any]:
         return {"step_ms": ms, "samples_per_s": 1e3 * 256 / ms, "peak_bytes": 10**9}
