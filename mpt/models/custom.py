@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -37,8 +37,40 @@ def build(options: Mapping[str, Any], data: DataSpec) -> nn.Module:
     if not isinstance(model, nn.Module):
         what = f"`{o['path']}` returned a {type(model).__name__}, not a torch.nn.Module"
         raise ModelError(Problem(KEY, what))
+    _require_trainable(model, o["path"])
     _require_float32(model, o["path"])
     return model
+
+
+def _require_trainable(model: nn.Module, path: str) -> None:
+    """Raises: ModelError for what can be seen before a run to fit no training in any format."""
+    if isinstance(model, torch.jit.ScriptModule):
+        what = f"`{path}` is a TorchScript module, whose formats can't be chosen"
+        raise ModelError(Problem(KEY, what, "return the plain torch.nn.Module; trainer.compile=true compiles it"))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        for odd, what, hint in _ODD:
+            if odd(tensor):
+                raise ModelError(Problem(KEY, f"`{path}` has `{name}` {what}", hint))
+
+
+_ODD: tuple[tuple[Callable[[torch.Tensor], bool], str, str], ...] = (
+    (
+        nn.parameter.is_lazy,
+        "without a shape: it belongs to a lazy module",
+        "give the sizes (nn.Linear for nn.LazyLinear), or run one batch of zeros through it before returning it",
+    ),
+    (
+        lambda t: t.is_meta and torch.get_default_device().type != "meta",  # a plan builds there on purpose
+        "on the meta device, which holds no numbers",
+        "build it on the CPU, or fill model.to_empty(device='cpu') with initial weights",
+    ),
+    (
+        lambda t: t.is_complex() and t.requires_grad,
+        "in complex numbers, which half precision and loss scaling don't know",
+        "keep a float32 parameter with a last side of 2, and use torch.view_as_complex in forward",
+    ),
+)
+"""What a parameter or buffer may not be: a test, words, and a next move."""
 
 
 def _require_float32(model: nn.Module, path: str) -> None:

@@ -237,3 +237,38 @@ def test_a_users_model_that_does_not_fit_is_told(tmp_path: Path, body: str, said
 def test_a_users_model_without_a_path_is_refused() -> None:
     with pytest.raises(ModelError, match=r"model\.path: is not set"):
         custom.build({}, images())
+
+
+ODD_MODELS = {
+    "def M():\n    m = nn.Linear(64, 10); m.c = nn.Parameter(torch.ones(3) * 1j); return m": (
+        "`c` in complex numbers", "view_as_complex",
+    ),
+    "def M(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))": ("`1.weight` without a shape", "nn.Linear for"),
+    "def M(): return nn.Linear(64, 10, device='meta')": ("`weight` on the meta device", "to_empty"),
+    "def M(): return torch.jit.trace(nn.Linear(64, 10), torch.ones(64))": ("TorchScript", "trainer.compile=true"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("source", ODD_MODELS)
+def test_a_users_model_that_can_not_be_trained_is_refused_by_the_name_of_its_tensor(
+    source: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"odd_{abs(hash(source))}.py"
+    file.write_text(f"import torch\nfrom torch import nn\n{source}\n")
+    with pytest.raises(ModelError) as refused:
+        custom.build({"path": f"{file}:M"}, images())
+    assert all(text in str(refused.value) for text in ODD_MODELS[source])
+
+
+def test_a_users_model_may_have_complex_buffers(tmp_path: Path) -> None:
+    source = "def M():\n    m = nn.Linear(64, 10); m.register_buffer('phase', torch.ones(3) * 1j); return m"
+    (tmp_path / "phased_model.py").write_text(f"import torch\nfrom torch import nn\n{source}\n")
+    assert custom.build({"path": f"{tmp_path / 'phased_model.py'}:M"}, images()).phase.is_complex()  # type: ignore[union-attr,operator]
+
+
+def test_a_users_model_may_be_planned_on_the_meta_device(tmp_path: Path) -> None:
+    (tmp_path / "planned_model.py").write_text("from torch import nn\ndef M():\n    return nn.Linear(64, 10)\n")
+    with torch.device("meta"):
+        model = custom.build({"path": f"{tmp_path / 'planned_model.py'}:M"}, images())
+    assert next(model.parameters()).is_meta
