@@ -9,7 +9,7 @@ from mpt.config.catalog import choices, recipes
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
 
-SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes"
+SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus"
 ORDER = 7
 
 GROUPS = {
@@ -25,7 +25,7 @@ GROUPS = {
 
 USAGE = """mpt list KIND [--json] [--config-dir DIR]
 
-KIND: models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes."""
+KIND: models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus."""
 
 
 def run(args: list[str]) -> int:
@@ -37,10 +37,6 @@ def run(args: list[str]) -> int:
         print(USAGE)
         return 0
     kind = flags.words[0]
-    if kind == "gpus":
-        raise ConfigError(
-            Problem("mpt list gpus", "is not in this version", "`mpt doctor` shows this machine's devices")
-        )
     if kind not in KINDS or len(flags.words) > 1:
         wrong = kind if kind not in KINDS else flags.words[1]
         raise ConfigError(Problem("mpt list", f"got `{wrong}`, want one kind", did_you_mean(wrong, list(KINDS))))
@@ -95,11 +91,25 @@ def _formats(config_dir: str | None) -> dict[str, Any]:
     return {"entries": rows}
 
 
+def _gpus(config_dir: str | None) -> dict[str, Any]:
+    """Devices that need not be there; what this machine has is told by `mpt doctor`."""
+    from mpt.config.gpus import GPUS
+
+    rows = []
+    for gpu in dict.fromkeys(GPUS.values()):
+        name, *aliases = (key for key, named in GPUS.items() if named is gpu)
+        capability = ".".join(map(str, gpu.capability))
+        row = {"name": name, "select": f"device={name}", "aliases": aliases, "capability": capability}
+        rows.append({**row, "description": f"{gpu.name}, compute capability {capability}"})
+    return {"entries": rows}
+
+
 KINDS: dict[str, Callable[[str | None], dict[str, Any]]] = {
     **{kind: _group(group) for kind, group in GROUPS.items()},
     "models": _models,
     "formats": _formats,
     "recipes": _recipes,
+    "gpus": _gpus,
 }
 
 
@@ -115,8 +125,11 @@ def _print(kind: str, document: dict[str, Any]) -> None:
     else:
         shown = table("select with", "what it is")
         for row in document["entries"]:
-            shown.add_row(row["select"], row["description"])
+            also = "".join(f" or {alias}" for alias in row.get("aliases", ()))
+            shown.add_row(row["select"] + also, row["description"])
     out.print(shown if document["entries"] else f"no {kind} yet")
+    if kind == "gpus":
+        out.print("`mpt plan device=…` tells what would run there; `mpt doctor` shows this machine's own devices")
     if "torchvision" in document:
         out.print("\nmodel=torchvision model.arch=…", style="bold")
         out.print(", ".join(document["torchvision"]), soft_wrap=out.file.isatty())

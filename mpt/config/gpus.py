@@ -12,7 +12,7 @@ class Gpu(NamedTuple):
     capability: tuple[int, int]
 
 
-GPUS: dict[str, Gpu] = {
+_KNOWN: dict[str, Gpu] = {
     "v100": Gpu("Tesla V100-SXM2-32GB", (7, 0)),
     "t4": Gpu("Tesla T4", (7, 5)),
     "a100": Gpu("NVIDIA A100-SXM4-80GB", (8, 0)),
@@ -25,4 +25,12 @@ GPUS: dict[str, Gpu] = {
     "b200": Gpu("NVIDIA B200", (10, 0)),
     "rtx5090": Gpu("NVIDIA GeForce RTX 5090", (12, 0)),
 }
-"""Source: NVIDIA, "CUDA GPU Compute Capability"."""
+_FORMS: dict[str, tuple[str, ...]] = {
+    **{"v100": ("sxm", "sxm2"), "a100": ("sxm", "sxm4"), "h100": ("sxm", "sxm5"), "h200": ("sxm",), "b200": ("sxm",)},
+}
+"""Forms that are sold under the same name and capability, by GPU."""
+
+GPUS: dict[str, Gpu] = {
+    name: gpu for key, gpu in _KNOWN.items() for name in (key, *(f"{key}-{form}" for form in _FORMS.get(key, ())))
+}
+"""By each name that device= takes. Source: NVIDIA, "CUDA GPU Compute Capability"."""

@@ -75,7 +75,6 @@ def test_cross_field_problems_are_told_at_once(capsys: pytest.CaptureFixture[str
         (["train", "hydra.run.dir=x"], "the run's folder is run_dir=…"),
         (["plan", "--multirun"], "no such flag"),
         (["list", "model"], "did you mean `models`?"),
-        (["list", "gpus"], "not in this version"),
         (["list", "models", "data"], "want one kind"),
         (["eval"], "wants the folder of a run"),
         (["eval", "run", "fp32"], "`fp32` is no key=value"),

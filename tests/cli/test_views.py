@@ -14,6 +14,7 @@ from mpt.commands.list import GROUPS, KINDS
 from mpt.config import catalog
 from mpt.config.compose import compose
 from mpt.config.flat import flatten
+from mpt.config.gpus import GPUS
 from mpt.formats.table import COMPUTE, FORMATS
 from mpt.precision.capability import LOW
 
@@ -137,6 +138,15 @@ def test_formats_are_listed_with_their_limits(capsys: pytest.CaptureFixture[str]
     assert rows["float16"]["max"] == 65504.0
     assert rows["float16"]["min_subnormal"] == 2.0**-24
     assert rows["bfloat16"]["min_subnormal"] == 2.0**-133
+
+
+def test_gpus_that_plans_know_are_listed_with_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(output(capsys, "list", "gpus", "--json"))["entries"]
+    assert sorted(n for row in rows for n in (row["name"], *row["aliases"])) == sorted(GPUS)
+    assert all(row["select"] == f"device={row['name']}" for row in rows)
+    shown = output(capsys, "list", "gpus")
+    assert "device=h100 or h100-sxm" in shown
+    assert "compute capability 9.0" in shown
 
 
 def test_the_users_folder_appears_in_lists(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

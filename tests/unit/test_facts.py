@@ -76,7 +76,7 @@ def test_hidden_gpus_are_given_as_the_reason(monkeypatch: pytest.MonkeyPatch) ->
         probe("cuda")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "", "h100-sxm"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "", "h100-nvl"])
 def test_words_that_name_no_device_are_refused(device: str) -> None:
     with pytest.raises(ConfigError, match="want auto, cpu, cuda, cuda:N or mps"):
         probe(device)
@@ -93,3 +93,10 @@ def test_a_plan_can_be_made_for_a_gpu_that_is_not_there_and_a_run_can_not() -> N
     with pytest.raises(ConfigError, match="mpt plan device=b200"):
         probe("b200")
     assert facts.facts_of("cpu") == probe("cpu")
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "a100", "v100", "b200"])
+def test_a_gpu_is_known_by_the_name_of_its_socketed_form_too(name: str) -> None:
+    assert facts.facts_of(f"{name}-sxm") == facts.facts_of(name)
+    with pytest.raises(ConfigError, match=f"mpt plan device={name}-sxm"):
+        probe(f"{name}-sxm")
