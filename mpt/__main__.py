@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from mpt.cli import entry
 
-from mpt.cli import main
-
-sys.exit(main())
+entry()

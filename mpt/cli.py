@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import pkgutil
+import signal
 import sys
 import traceback
 from typing import Protocol
@@ -57,7 +58,19 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without × and – shows their codes
+    _leave_by_signal()
     sys.exit(main())
+
+
+def _leave_by_signal() -> None:
+    """Signals that ask a run to stop end the process with its own exit code, until a run takes them over."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(int(ExitCode.SIGTERM))
+
+    for name in ("SIGTERM", "SIGUSR1", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), leave)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,8 +18,8 @@ def model_mismatch(saved: Mapping[str, Tensor | Sequence[int]], model: nn.Module
 
     `where` names the checkpoint. At most five names of each kind are told.
     """
-    want = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    got = {name: tuple(t.shape if isinstance(t, Tensor) else t) for name, t in saved.items()}
+    want = {name: tuple(t.shape) for name, t in model.state_dict().items() if isinstance(t, Tensor)}
+    got = {name: tuple(t.shape if isinstance(t, Tensor) else t) for name, t in saved.items() if not isinstance(t, dict)}
     missing = [f"{name} {_shape(want[name])}" for name in want if name not in got]
     extra = [f"{name} {_shape(got[name])}" for name in got if name not in want]
     wrong = [
@@ -37,7 +37,7 @@ def model_mismatch(saved: Mapping[str, Tensor | Sequence[int]], model: nn.Module
 
 def half_weights(saved: Mapping[str, Tensor]) -> list[str]:
     """Names of tensors that are stored in float16 or bfloat16."""
-    return [name for name, tensor in saved.items() if tensor.dtype in _HALF]
+    return [name for name, tensor in saved.items() if isinstance(tensor, Tensor) and tensor.dtype in _HALF]
 
 
 def _hint(missing: Sequence[str], extra: Sequence[str]) -> str:

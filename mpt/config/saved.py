@@ -21,12 +21,25 @@ from mpt.registry import did_you_mean
 
 
 def dump(cfg: RunConfig) -> str:
-    """The configuration as YAML; a group's own options stand beside its other keys."""
+    """The configuration as YAML, paths absolute; a group's own options stand beside its other keys."""
     whole = asdict(cfg)
     for group in whole.values():
         if isinstance(group, dict) and "options" in group:
             group.update(group.pop("options"))
+    _make_absolute(whole, ("run_dir", "resume", "init_from"))
+    _make_absolute(whole["data"], ("root", "path"))
+    _make_absolute(whole["model"], ("path",))
+    _make_absolute(whole["checkpoint"], ("dir",))
     return OmegaConf.to_yaml(OmegaConf.create(whole))
+
+
+def _make_absolute(group: dict[str, Any], keys: Sequence[str]) -> None:
+    """Paths of the group mean the same from any folder; `auto` and `package.module:name` are none."""
+    for key in keys:
+        value = group.get(key)
+        is_path = key != "path" or ".py:" in str(value)
+        if value and value != "auto" and is_path:
+            group[key] = str(Path(value).absolute())
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

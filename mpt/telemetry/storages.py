@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -63,7 +64,9 @@ def distinct_bytes(groups: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
 
 
 def _tensors(tree: Any) -> dict[int, Tensor]:
-    return {leaf.untyped_storage()._cdata: leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
+    """By storage; sparse tensors have none of their own."""
+    found = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    return {leaf.untyped_storage()._cdata: leaf for leaf in found}
 
 
 def _storages(tree: Any) -> set[int]:

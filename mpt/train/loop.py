@@ -67,7 +67,7 @@ class Loop:
         self._length = self._run.plan.length
         self._step = totals.step
         self._lost = Losses(self._run, cfg.trainer.log_every)
-        self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak, scales=self._run.scaler.active)
+        self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak, self._run.scaler.strategy)
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
@@ -170,7 +170,8 @@ class Loop:
             self._save()
         if self._progress.owes_evaluation:
             self._evaluate()
-        return Ending("DONE", ExitCode.FINISHED, reason)
+        wrong = self._guard.at_the_end(self._progress.last_eval)
+        return Ending("DIVERGED", ExitCode.DIVERGED, wrong) if wrong else Ending("DONE", ExitCode.FINISHED, reason)
 
     def _interrupted(self) -> Ending:
         if self._progress.saved_step != self._step:

@@ -76,11 +76,13 @@ def _memory(course: Course, memory: MemoryMeter) -> Memory:
 
 
 def _extras(course: Course, seen: Preflight) -> Extras:
-    progress, cfg = course.progress, course.run.cfg
+    progress, cfg, run = course.progress, course.run.cfg, course.run
     more: dict[str, Any] = {
         "losses_of_precision": {
-            "zero_grad_share": _mean(progress.zero_grad_share, "gradients are not in float16"),
-            "lost_update_share": _mean(progress.lost_update_share, "weights or their masters are float32"),
+            "zero_grad_share": _mean(progress.zero_grad_share, _why_not(cfg.precision.compute != "float16", "float16")),
+            "lost_update_share": _mean(
+                progress.lost_update_share, _why_not(not run.policy.lost_updates.active, "half")
+            ),
         },
         "evaluation": {"precision": cfg.trainer.eval_precision, "weights": "ema" if course.engine.ema else "current"},
         "idle_weights": list(seen.idle_weights),
@@ -90,6 +92,10 @@ def _extras(course: Course, seen: Preflight) -> Extras:
     if cfg.trainer.compile:
         return Extras(compile_s=course.clock.warmup_excess_s(), more=more)
     return Extras(more=more)
+
+
+def _why_not(does_not_apply: bool, what: str) -> str:
+    return f"nothing is stored or computed in {what}" if does_not_apply else "no step that was looked at was applied"
 
 
 def _mean(shares: list[float], why_not: str) -> float | Unmeasured:

@@ -18,6 +18,7 @@ from mpt.precision.audit import Auditor
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
+from mpt.train.faults import line_of, out_of_memory
 from mpt.train.step import start_backward
 from mpt.types import Audit, Batch
 from mpt.usercode import FAULTS
@@ -53,7 +54,7 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
 
     Raises: ModelError if the model fails, its output does not fit the task, or nothing can be trained.
     """
-    state = rng.capture(run.device)
+    state, formats = rng.capture(run.device), {n: p.dtype for n, p in run.model.named_parameters()}
     buffers.keep()
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
     with _explained(run.cfg.model.choice, batch), memory.observed(*batch), auditor:
@@ -68,6 +69,7 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
             )
         with run.policy.backward():
             start_backward(loss_sum, run.scaler.scale / run.task.count(batch))
+    _refuse_what_can_not_be_updated(run.cfg.model.choice, run.model, formats)
     idle = tuple(_idle(run.model, run.policy.weights))
     for weight in run.policy.weights:
         weight.grad = None
@@ -84,15 +86,29 @@ def _explained(choice: str, batch: Batch) -> Iterator[None]:
         yield
     except MptError:
         raise
-    except torch.OutOfMemoryError as error:
-        what = f"does not fit into the device's memory with a micro-batch of {len(batch.targets)}"
-        hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
-        raise ModelError(Problem(f"model={choice}", what, hint)) from error
-    except FAULTS as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+    except (*FAULTS, MemoryError, SystemExit, StopIteration) as error:
+        if out_of_memory(error):
+            what = f"does not fit into memory with a micro-batch of {len(batch.targets)}"
+            hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
+            raise ModelError(Problem(f"model={choice}", what, hint)) from error
         shown = f"{type(error).__name__}: {error}"
         what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {shown}"
-        raise ModelError(Problem(f"model={choice}", what, f"raised in {where.filename}:{where.lineno}")) from error
+        where = line_of(error) or "{0.filename}:{0.lineno}".format(traceback.extract_tb(error.__traceback__)[-1])
+        raise ModelError(Problem(f"model={choice}", what, f"raised in {where}")) from error
+
+
+def _refuse_what_can_not_be_updated(choice: str, model: nn.Module, before: dict[str, torch.dtype]) -> None:
+    """Raises: ModelError where the forward changed its own weights' formats, or a gradient is sparse."""
+    now = {name: p.dtype for name, p in model.named_parameters()}
+    if now != before:
+        name = next(n for n in {**before, **now} if now.get(n) != before.get(n))
+        what = f"its forward replaced or cast its own weights: {name} was {before.get(name)}, is {now.get(name)}"
+        raise ModelError(
+            Problem(f"model={choice}", what, "leave formats to precision=…: take `.half()` and the like out")
+        )
+    sparse = [n for n, p in model.named_parameters() if p.grad is not None and p.grad.layout is not torch.strided]
+    if sparse:
+        raise ModelError(Problem(f"model={choice}", f"the gradient of {sparse[0]} is sparse", "use sparse=False"))
 
 
 def _idle(model: nn.Module, weights: list[nn.Parameter]) -> Iterator[str]:

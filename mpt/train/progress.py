@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 TIME_RULE = "trainer.max_time_s"
@@ -26,11 +27,11 @@ class Progress:
     resumed_at: list[int] = field(default_factory=list)
 
     def judge(self, metrics: dict[str, float], headline: str, mode: str, step: int, update: int) -> bool:
-        """Take an evaluation into account; whether it is the best so far. NaN never is."""
+        """Take an evaluation into account; whether it is the best so far. One with a non-finite metric never is."""
         self.last_eval, self.evaluated_step = metrics, step
-        value = metrics[headline]
-        known = self.best.get(headline)
-        better = value == value and (known is None or (value > known if mode == "max" else value < known))
+        value, known = metrics[headline], self.best.get(headline)
+        sound = all(math.isfinite(v) for v in metrics.values())
+        better = sound and (known is None or (value > known if mode == "max" else value < known))
         if better:
             self.best = {**metrics, "step": step, "update": update}
         self.stale = 0 if better else self.stale + 1

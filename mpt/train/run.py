@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from mpt.checkpoint import CheckpointStore, load
 from mpt.checkpoint.plain import size_bytes
 from mpt.config import saved
 from mpt.config.schema import RunConfig
-from mpt.errors import CheckpointError, ExitCode, MptError, Problem, RunFault
+from mpt.errors import CheckpointError, ExitCode, ModelError, MptError, Problem, RunFault
 from mpt.loggers._follow import following
 from mpt.plan.facts import probe
 from mpt.plan.plan import Plan
@@ -30,6 +30,7 @@ from mpt.telemetry.console import Console, make_console
 from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.engine import make_engine
+from mpt.train.faults import ending_of, out_of_memory
 from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
 from mpt.train.preflight import Preflight, preflight
@@ -79,10 +80,14 @@ def _train(
         writer, run_dir = _open(course, start, state)
     told_to = following(run_dir, cfg.logger, run.plan.name, cfg.trainer.log_every)
     with writer, make_console() as console, told_to:
-        _describe(course, writer, console, run_dir, start, seen, told, argv)
         store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
-        loop = Loop(course, batches=batches, writer=writer, store=store, console=console, stop=stop, memory=memory)
-        ending = _ending(loop, writer)
+
+        def go() -> Ending:
+            _describe(course, writer, console, run_dir, start, seen, told, argv)
+            loop = Loop(course, batches=batches, writer=writer, store=store, console=console, stop=stop, memory=memory)
+            return loop.run()
+
+        ending = _ending(go, writer)
         try:
             writer.json("summary", summarize(course, ending, seen, memory))
             writer.finish(ending.marker, ending.reason)
@@ -94,7 +99,13 @@ def _train(
 
 def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] | None) -> tuple[Course, list[str]]:
     """The objects of the run, at step 0 or where the checkpoint left them; and what was changed or reset."""
-    run = build(cfg)
+    try:
+        run = build(cfg)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        what = f"model={cfg.model.choice} on data={cfg.data.name} does not fit into memory: {error}"
+        raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
     course = Course(run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, Progress())
     if state is not None:
         told = restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
@@ -178,19 +189,18 @@ def _describe(
     console.start([*lines, f"record: {run_dir}"])
 
 
-def _ending(loop: Loop, writer: RunWriter) -> Ending:
-    """How the loop ended, faults included; a bug in mpt is marked in the folder and raised."""
+def _ending(go: Callable[[], Ending], writer: RunWriter) -> Ending:
+    """How the run ended, faults included; a bug in mpt is marked in the folder and raised."""
     try:
-        return loop.run()
+        return go()
     except KeyboardInterrupt:
         return Ending("INTERRUPTED", ExitCode.SIGINT, "stopped at once by a second Ctrl-C; resume=auto goes on")
-    except torch.OutOfMemoryError as error:
-        return Ending("FAILED", ExitCode.FAULT, f"out of device memory: {error}. Lower data.batch_size")
-    except torch.AcceleratorError as error:
-        return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")
     except MptError as error:
         return Ending("FAILED", error.exit_code if isinstance(error, RunFault) else ExitCode.FAULT, str(error))
     except BaseException as error:
+        ending = ending_of(error)
+        if ending is not None:
+            return ending
         with suppress(MptError):
             writer.finish("FAILED", f"{type(error).__name__}: {error}")
         raise

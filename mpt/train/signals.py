@@ -6,7 +6,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 class StopRequest:

@@ -141,7 +141,8 @@ class Stepper:
             divisor = divisor * excess
         if scaler.active or excess != 1:
             norm = norm / divisor
-        found = (norm - norm).ne_(0)  # finite: 0; inf and NaN: NaN, which is not 0
+        both = torch.add(norm, attempt.loss_sum, alpha=0)  # norm, or NaN where either is non-finite
+        found = (both - both).ne_(0)  # finite: 0; inf and NaN: NaN, which is not 0
         optimizer.step(grads, self._rates.now, self._clipped(divisor, norm), found)
         if scaler.changes:
             attempt.scale = scaler.scale.clone()
@@ -174,8 +175,9 @@ class Stepper:
             attempts.append(attempt)
             with torch.no_grad():
                 self._policy.gather()
-                if excess != 1:
-                    torch._foreach_div_([p.grad for p in optimizer.params if p.grad is not None], excess)
+                for param in optimizer.params:
+                    if param.grad is not None:  # torch's L-BFGS flattens by view, which channels_last does not allow
+                        param.grad = param.grad.contiguous() / excess
             return attempt.loss_sum * (self._loss_weight / attempt.count)
 
         attempt_found = optimizer.step_closure(closure, self._rates.now)

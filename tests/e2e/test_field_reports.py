@@ -44,7 +44,7 @@ def test_r5_the_layer_whose_gradient_overflowed_is_named(tmp_path: Path) -> None
         "    return nn.Sequential(*layers, nn.Linear(16, num_classes))\n"
     )
     words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / 'steep.py'}:make", "trainer.max_steps=2")
-    run = Done(tmp_path / "r", *words, "precision=bf16")
+    run = Done(tmp_path / "r", *words, "precision=bf16", code=3)
     for skip in run.events("skip"):
         assert (skip["nonfinite_tensors"], skip["tensors"]) == (4, 6)
         assert skip["first_in_backward"] == "3.bias"
@@ -147,7 +147,7 @@ def test_c8_r8_the_module_that_goes_non_finite_is_named_with_the_range_of_its_in
         "                         Fragile())\n"
     )
     words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / 'fragile.py'}:make", "optimizer.lr=0.1")
-    run = Done(tmp_path / "r", *words, "debug.anomaly=true", "trainer.max_epochs=3", "trainer.log_every=1")
+    run = Done(tmp_path / "r", *words, "debug.anomaly=true", "trainer.max_epochs=3", "trainer.log_every=1", code=3)
     located = run.events("nonfinite_forward")
     assert len(located) == run.summary["skipped"] > 1
     assert {where["module"] for where in located} == {"5"}
@@ -197,3 +197,80 @@ def test_unsound_pairs_are_refused_before_anything_is_written(words: tuple[str, 
         Done(tmp_path / "r", *words, "device=cpu")
     assert any(p.where.startswith(key) or key in p.what for p in refused.value.problems)
     assert not (tmp_path / "r").exists()
+
+
+def test_a3_h7_a_short_run_that_learned_nothing_is_no_success_and_its_nan_no_best(tmp_path: Path) -> None:
+    words = (*FP16, "trainer.max_steps=20")
+    scaled = Done(tmp_path / "a", *words, "scaling=static", "scaling.init_scale=65536", "task.loss_weight=1e6", code=3)
+    assert scaled.summary["updates"] == 0
+    broken = Done(tmp_path / "b", *words, "data.std=[1e-30]", code=3)
+    assert broken.summary["status"] == "diverged"
+    assert broken.summary["best"] is None
+    assert not any(row["best"] for row in broken.evals)
+
+
+def test_b2_an_infinite_loss_with_finite_gradients_is_skipped_and_told(tmp_path: Path) -> None:
+    (tmp_path / "masked.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Masked(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        mask = torch.arange(self.out_features) == 0\n"
+        "        return super().forward(x.flatten(1)).masked_fill(mask, float('-inf'))\n"
+        "def make(num_classes):\n"
+        "    return Masked(64, num_classes)\n"
+    )
+    words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / 'masked.py'}:make", "trainer.max_epochs=1")
+    run = Done(tmp_path / "r", *words, "precision=bf16", code=3)  # the evaluation's loss is infinite too
+    told = run.events("skip")
+    assert len(told) == sum(row["loss"] is None for row in run.steps) > 0
+    assert run.events("nonfinite_forward")[0]["module"] in ("the model", "")
+
+
+def test_a_fault_of_the_users_code_is_named_with_its_line_and_the_run_can_go_on(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "from torch import nn\n"
+        "class Late(nn.Linear):\n"
+        "    calls = 0\n"
+        "    def forward(self, x):\n"
+        "        Late.calls += 1\n"
+        "        if Late.calls == 8:\n"
+        "            raise RuntimeError('the eighth')\n"
+        "        return super().forward(x.flatten(1))\n"
+        "def make(num_classes):\n"
+        "    return Late(64, num_classes)\n"
+    )
+    words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / 'late.py'}:make", "trainer.max_steps=20")
+    run = Done(tmp_path / "r", *words, "checkpoint.every=2", code=5)
+    assert "late.py:7: RuntimeError: the eighth" in run.summary["reason"]
+    assert (run.folder / "FAILED").exists()
+    assert Done(tmp_path / "r", *words, "checkpoint.every=2", "resume=auto").summary["steps"] == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "message"),
+    [
+        ("halves", "self.half(); return super().forward(x.flatten(1).half())", "leave formats to precision"),
+        ("leaves", "import sys; sys.exit(7)", "SystemExit: 7"),
+    ],
+)
+def test_a_model_that_can_not_be_trained_is_refused_before_the_first_batch(
+    name: str, body: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{name}.py").write_text(
+        "from torch import nn\n"
+        "class Odd(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        f"        {body}\n"
+        "def make(num_classes):\n"
+        "    return Odd(64, num_classes)\n"
+    )
+    words = (*TINY[:-1], "model=custom", f"model.path={tmp_path / name}.py:make", "trainer.max_steps=2")
+    with pytest.raises(ModelError, match=message):
+        Done(tmp_path / "r", *words)
+    assert not (tmp_path / "r").exists()
+
+
+def test_lbfgs_trains_a_channels_last_net(tmp_path: Path) -> None:
+    run = Done(tmp_path / "r", *TINY, "optimizer=lbfgs", "optimizer.lr=0.5", "trainer.max_steps=6", "model.dropout=0")
+    assert run.steps[-1]["loss"] < run.steps[0]["loss"]

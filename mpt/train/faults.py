@@ -1,0 +1,54 @@
+"""Failures that are not mpt's: the user's code, and memory that runs out."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+
+import mpt
+from mpt.errors import ExitCode
+from mpt.train.progress import Ending
+from mpt.usercode import FAULTS
+
+_OURS = str(Path(mpt.__file__).parent)
+_LIBRARIES = ("site-packages", "dist-packages", str(Path(torch.__file__).parent))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or of the machine (torch has no exception of its own for a CPU)."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def line_of(error: BaseException) -> str:
+    """`file:line` of the innermost frame that is neither a library's nor mpt's; empty where there is none."""
+    chain = [e for e in (error.__cause__, error) if e is not None]
+    frames = [frame for e in chain for frame in traceback.extract_tb(e.__traceback__)]
+    theirs = [f for f in frames if not f.filename.startswith((_OURS, "<")) and not _library(f.filename)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+
+
+def ending_of(error: BaseException) -> Ending | None:
+    """How a run ends that `error` stopped; None where it is a bug in mpt."""
+    if out_of_memory(error):
+        hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
+        return Ending("FAILED", ExitCode.FAULT, f"out of memory: {str(error).splitlines()[0] or 'MemoryError'}; {hint}")
+    if isinstance(error, torch.AcceleratorError):
+        return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")
+    where = line_of(error) if isinstance(error, (*FAULTS, SystemExit, StopIteration)) and _from_outside(error) else ""
+    if where:
+        shown = f"{type(error).__name__}: {error}"
+        return Ending("FAILED", ExitCode.FAULT, f"the user's code failed in {where}: {shown}. resume=auto goes on")
+    return None
+
+
+def _from_outside(error: BaseException) -> bool:
+    """Whether the innermost frame that is no library's is not mpt's either."""
+    source = error.__cause__ or error
+    frames = [f for f in traceback.extract_tb(source.__traceback__) if not _library(f.filename)]
+    return bool(frames) and not frames[-1].filename.startswith(_OURS)
+
+
+def _library(filename: str) -> bool:
+    return any(part in filename for part in _LIBRARIES) or "/lib/python" in filename
