@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,11 @@ class Range:
 
 COUNT, COUNT_OR_ZERO, POSITIVE, NOT_NEGATIVE = Range(least=1), Range(least=0), Range(above=0), Range(least=0)
 SHARE, OPEN_SHARE, BELOW_ONE = Range(least=0, most=1), Range(above=0, below=1), Range(least=0, below=1)
-SCALE = Range(above=0, most=2.0**127)  # what float32, which holds the scale, can
+SCALE = Range(above=0, most=2.0**127)  # a power of 2 that float32, which holds the scale, can be
+
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32's normal numbers
+_ON_THE_HOST = frozenset({"trainer.max_epochs", "trainer.max_time_s", "trainer.target"})
+"""Numbers that no device computes with."""
 
 RANGES: dict[str, Range] = {
     "seed": Range(least=0, below=2**63),
@@ -70,6 +75,14 @@ RANGES: dict[str, Range] = {
 }
 """By dotted key; of a list, each number. Every other number need only be finite."""
 
+_EXAMPLES = {
+    **{"optimizer.lr": "1e-3", "optimizer.betas": "[0.9,0.999]", "data.std": "[0.5]", "data.mean": "[0.5]"},
+    **{"schedule.gamma": "0.999", "scaling.init_scale": "65536", "scaling.growth_factor": "2"},
+    **{"trainer.clip_norm": "1", "scaling.backoff_factor": "0.5", "trainer.ema_decay": "0.999", "trainer.max_epochs": "10"},
+    **{"trainer.max_time_s": "3600", "scaling.max_scale": "16777216", "task.loss_weight": "1"},
+}
+"""A sensible value where the least of the range is none."""
+
 STORED = tuple(name for name in COMPUTE if FORMATS[name].storage == name)
 """Formats that tensors have; TF32 is a way to multiply."""
 
@@ -98,15 +111,45 @@ def _of(key: str, value: Any) -> Iterator[Problem]:
             known = WORDS[key]
             yield Problem(key, f"got `{item}`, want one of {', '.join(known)}", _nearest(str(item), known))
         elif isinstance(item, float) and not math.isfinite(item):
-            yield Problem(key, f"got {item}, want a finite number{_range_of(key, ' ')}")
+            yield Problem(key, f"got {item}, want a finite number{_range_of(key, ' ')}", _example(key))
         elif key in RANGES and isinstance(item, str):
-            yield Problem(key, f"got `{item}`, want a number{_range_of(key, ' ')}")
+            yield Problem(key, f"got `{item}`, want a number{_range_of(key, ' ')}", reckoned(item) or _example(key))
         elif key in RANGES and item is not None and not RANGES[key].holds(item):
-            yield Problem(key, f"got {item}, want a number{_range_of(key, ' ')}")
+            yield Problem(key, f"got {item}, want a number{_range_of(key, ' ')}", _example(key))
+        elif isinstance(item, float) and key not in _ON_THE_HOST and not _in_float32(item):
+            what = f"got {item}, which float32 does not hold: want {_SMALLEST:.2g} to {_LARGEST:.2g} in size"
+            yield Problem(key, what, _example(key))
+
+
+def _in_float32(value: float) -> bool:
+    return value == 0 or _SMALLEST <= abs(value) <= _LARGEST
 
 
 def _range_of(key: str, before: str) -> str:
     return f"{before}{RANGES[key]}" if key in RANGES else ""
+
+
+def _example(key: str) -> str:
+    """A value that would do."""
+    least = RANGES[key].least if key in RANGES else None
+    known = _EXAMPLES.get(key, None if least is None else f"{least:g}")
+    return f"e.g. {key}={known}" if known else "leave it away for its default"
+
+
+def reckoned(text: str) -> str:
+    """What a power or a quotient that was typed as text comes to, as a next move; empty for other text."""
+    match = _SUM.fullmatch(text)
+    if not match:
+        return ""
+    left, sign, right = float(match[1]), match[2], float(match[3])
+    try:
+        result = left / right if sign == "/" else left**right
+    except (OverflowError, ZeroDivisionError):
+        return ""
+    return f"write {result:.15g}" if math.isfinite(result) else ""
+
+
+_SUM = re.compile(r"\s*(\d+\.?\d*)\s*(\*\*|/)\s*(-?\d+\.?\d*)\s*")
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:

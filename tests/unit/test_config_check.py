@@ -46,6 +46,7 @@ def found(*typed: str) -> dict[str, str]:
         ["trainer.max_steps=10", "schedule.warmup=10"],
         ["device=cuda:3"],
         ["data.std=[0.1]", "data.mean=[0.0]"],
+        ["optimizer.lr=1.2e-38", "trainer.clip_norm=3.4e38", "optimizer.weight_decay=0", "trainer.max_time_s=1e39"],
     ],
 )
 def test_what_makes_sense_passes(typed: list[str]) -> None:
@@ -93,6 +94,17 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ),
         ("task=classification task.loss=mes", "task.loss", "did you mean `mse`?"),
         ("task.loss_weight=0", "task.loss_weight", "nothing would be trained"),
+        *(
+            (f"{key}={value}", key, "which float32 does not hold: want 1.2e-38 to 3.4e+38 in size | e.g.")
+            for value in ("1e300", "1e39", "1e-300", "1e-39")
+            for key in ("task.loss_weight", "optimizer.lr", "trainer.clip_norm", "optimizer.weight_decay", "data.std")
+        ),
+        ("precision=fp16 scaling=static scaling.init_scale=1e-39", "scaling.init_scale", "which float32 does not hold"),
+        ("precision=fp16 scaling.growth_factor=1e39", "scaling.growth_factor", "which float32 does not hold"),
+        ("task.loss_weight=-1e300", "task.loss_weight", "which float32 does not hold"),
+        ("optimizer.lr=0", "optimizer.lr", "got 0.0, want a number > 0 | e.g. optimizer.lr=1e-3"),
+        ("trainer.log_every=0", "trainer.log_every", "| e.g. trainer.log_every=1"),
+        ("optimizer.eps=2**-20", "optimizer.eps", "| write 9.5367431640625e-07"),
         ("trainer.accumulate=0", "trainer.accumulate", "got 0, want a number ≥ 1"),
         ("trainer.patience=2 trainer.eval_every=0", "trainer.patience", "never acts"),
         ("trainer.eval_precision=fp16", "trainer.eval_precision", "want one of same, fp32"),

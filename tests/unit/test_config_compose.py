@@ -38,6 +38,27 @@ def test_values_have_the_types_of_the_schema() -> None:
     assert cfg.data.mean == [0.0, 1.0]
 
 
+@pytest.mark.parametrize(("typed", "number"), [("1e-30", 1e-30), ("0.5", 0.5), ("1", 1.0)])
+def test_one_number_where_a_list_of_numbers_is_wanted_is_a_list_of_one(typed: str, number: float) -> None:
+    assert compose([f"data.std={typed}"]).data.std == [number]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("scaling.init_scale=2**24", "write 16777216"),
+        ("optimizer.lr=1/8", "write 0.125"),
+        ("optimizer.lr=1/0", ""),
+        ("optimizer.lr=9**9999", ""),
+        ("optimizer.lr=fast", ""),
+    ],
+)
+def test_a_sum_is_not_done_but_its_result_is_told(typed: str, hint: str) -> None:
+    found = problems("precision=fp16", typed)[typed.partition("=")[0]]
+    assert "want a number" in found
+    assert found.endswith(f"| {hint}")
+
+
 @pytest.mark.parametrize("text", ["1e5", "007", "true", "a=b", "a,b", "/x/y=1,2 ü/z"])
 def test_text_keys_keep_what_was_typed(text: str) -> None:
     cfg = compose([f"name={text}", f"resume={text}", f"data.root={text}", "model=custom", f"model.path={text}"])

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from mpt.config.compose.words import is_text
+from mpt.config.ranges import reckoned
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
 
@@ -101,6 +102,8 @@ def convert(cls: Any, key: str, hint: Any, value: Any) -> Any:
         return _text(hint, value)
     if isinstance(value, str) and list[str] in _members(hint):
         value = [value]
+    if type(value) in (int, float) and list[float] in _members(hint):
+        value = [value]
     members = _members(hint)
     if type(value) in members:
         return value
@@ -173,6 +176,8 @@ def _move(hint: Any, value: Any) -> str:
     members = _members(hint)
     if int in members and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return f"write {int(value)}"
+    if isinstance(value, str) and (int in members or float in members):
+        return reckoned(value)
     if str in members and isinstance(value, (int, float)):
         return "put it in quotes in the YAML"
     return ""
