@@ -55,6 +55,7 @@ def make_plan(cfg: RunConfig) -> Plan:
     except (RuntimeError, MptError):  # code that computes with its weights while it builds; a real fault comes again
         model = _model(cfg, data)
     plan = _plan(cfg, facts, model, data, task, assign(model, cfg.precision, resolve(cfg.precision, facts)))
+    lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)  # refuses what the run would
     data.close()
     return plan
 

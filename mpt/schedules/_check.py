@@ -15,3 +15,11 @@ def positive(key: str, value: float) -> None:
     """Raises: ValueError unless value is finite and above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"schedule.{key} got {value}, want a finite number above 0")
+
+
+def power(gamma: float, exponent: int) -> float:
+    """gamma ** exponent; infinite where float64 does not hold it."""
+    try:
+        return float(gamma**exponent)
+    except OverflowError:
+        return math.inf

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mpt.schedules._check import positive
+from mpt.schedules._check import positive, power
 
 
 def build(total: int, gamma: float = 0.999) -> Callable[[int], float]:
-    """gamma ** update; gamma > 0."""
+    """gamma ** update, constant from `total` on; gamma > 0."""
     positive("gamma", gamma)
-    return lambda update: float(gamma**update)
+    return lambda update: power(gamma, min(update, total))

@@ -86,3 +86,20 @@ def test_every_schedule_is_finite_and_pure_past_its_end(name: str) -> None:
 def test_a_wrong_option_is_refused_by_name(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         lr_at(ScheduleConfig(name, 0, options), 0.1, TOTAL)
+
+
+@pytest.mark.parametrize("options", [{"name": "exponential"}, {"name": "step", "every": 1}])
+def test_a_rate_that_grows_stays_where_it_is_once_the_run_is_over(options: dict[str, object]) -> None:
+    """Rates are looked up ahead of the run's end."""
+    name = str(options.pop("name"))
+    lr = lr_at(ScheduleConfig(name, 0, {**options, "gamma": 2.0}), 0.1, TOTAL)
+    assert lr(TOTAL - 1) == 0.1 * 2.0 ** (TOTAL - 1)
+    assert lr(TOTAL) == lr(TOTAL + 4096) == lr(10**9) == 0.1 * 2.0**TOTAL
+
+
+@pytest.mark.parametrize(("name", "gamma"), [("exponential", 10.0), ("exponential", 1e300), ("step", 10.0)])
+def test_a_rate_that_grows_past_float32_is_refused(name: str, gamma: float) -> None:
+    options = {"gamma": gamma, **({"every": 1} if name == "step" else {})}
+    with pytest.raises(ConfigError, match=r"schedule\.gamma: got 1.*run's end\n  hint: float32 holds up to 3.4e\+38"):
+        lr_at(ScheduleConfig(name, 0, options), 0.1, TOTAL)
+    assert lr_at(ScheduleConfig(name, TOTAL - 2, {**options, "gamma": 10.0}), 0.1, TOTAL)(TOTAL) == 0.1 * 10.0**2
