@@ -79,7 +79,8 @@ _EXAMPLES = {
     **{"optimizer.lr": "1e-3", "optimizer.betas": "[0.9,0.999]", "data.std": "[0.5]", "data.mean": "[0.5]"},
     **{"schedule.gamma": "0.999", "scaling.init_scale": "65536", "scaling.growth_factor": "2"},
     **{"trainer.clip_norm": "1", "scaling.backoff_factor": "0.5", "trainer.ema_decay": "0.999"},
-    **{"trainer.max_epochs": "10", "trainer.max_time_s": "3600", "scaling.max_scale": "16777216", "task.loss_weight": "1"},
+    **{"trainer.max_epochs": "10", "trainer.max_time_s": "3600", "scaling.max_scale": "16777216"},
+    "task.loss_weight": "1",
 }
 """A sensible value where the least of the range is none."""
 

@@ -113,6 +113,11 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ("optimizer.lr=inf", "optimizer.lr", "got inf, want a finite number > 0"),
         ("task.loss_weight=-inf", "task.loss_weight", "got -inf, want a finite number"),
         ("optimizer.betas=[0.9,1.0]", "optimizer.betas", "got 1.0, want a number ≥ 0 and < 1"),
+        ("optimizer.betas=[0.9,-0.1]", "optimizer.betas", "got -0.1, want a number ≥ 0 and < 1"),
+        *(
+            (f"optimizer.betas={betas}", "optimizer.betas", "want two numbers ≥ 0 and < 1 | e.g. optimizer.betas=[0.9,")
+            for betas in ("[0.9]", "[0.9,0.99,0.999]", "[]", "null", "[0.9,null]")
+        ),
         ("optimizer.eps=small", "optimizer.eps", "got `small`, want a number ≥ 0"),
         ("data.std=[0.1,0]", "data.std", "got 0.0, want a number > 0"),
         ("data.mean=[nan]", "data.mean", "got nan, want a finite number"),
