@@ -147,8 +147,8 @@ def optimizer_options(cfg: RunConfig) -> Iterator[Problem]:
         yield Problem("optimizer.nesterov", "got `true` without momentum", "set optimizer.momentum above 0")
     betas = o.options.get("betas", [0.9, 0.999])
     if not isinstance(betas, list) or len(betas) != 2 or None in betas:
-        shown = "null" if betas is None else betas
-        yield Problem("optimizer.betas", f"got {shown}, want two numbers ≥ 0 and < 1", "e.g. optimizer.betas=[0.9,0.999]")
+        what = f"got {'null' if betas is None else betas}, want two numbers ≥ 0 and < 1"
+        yield Problem("optimizer.betas", what, "e.g. optimizer.betas=[0.9,0.999]")
 
 
 def unsafe_loss(cfg: RunConfig) -> Iterator[Problem]:

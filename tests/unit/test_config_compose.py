@@ -258,3 +258,21 @@ def test_a_broken_yaml_of_the_user_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "model" / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match="model"):
         compose(["model=mine"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("typed", "strategy"),
+    [
+        (["precision=fp32", "precision.compute=float16"], "dynamic"),
+        (["precision=bf16", "precision.compute=float16"], "dynamic"),
+        (["precision=fp16", "precision.compute=bfloat16"], "none"),
+        (["precision=fp16_true", "precision.master=float32"], "dynamic"),
+        (["precision=fp16_master", "precision.master=null"], "none"),
+        (["precision=fp16", "precision.param=float16"], "none"),
+        (["precision=fp32", "precision.compute=float16", "precision.scaling=static"], "static"),
+        (["precision=fp32", "precision.compute=float16", "scaling=none"], "none"),
+        (["precision=fp16", "scaling=static", "precision.compute=float16"], "static"),
+    ],
+)
+def test_scaling_auto_looks_at_the_formats_that_were_typed_over_the_policys(typed: list[str], strategy: str) -> None:
+    assert compose(typed).scaling.name == strategy

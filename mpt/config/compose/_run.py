@@ -21,7 +21,10 @@ from mpt.config.plugins import import_plugins
 from mpt.config.ranges import range_problems
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
+from mpt.formats.table import COMPUTE
 from mpt.registry import did_you_mean
+
+_ROLES = ("precision.compute", "precision.param", "precision.master")
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ class _Composer:
         """scaling=auto becomes the policy's own strategy, under the values that were given."""
         if choices["scaling"] != "auto":
             return
-        preset = str(cfg.precision.scaling)
+        preset = self._preset(cfg)
         known = [choice for choice in self.hydra.choices("scaling") if choice != "auto"]
         if preset not in known:
             self.problems.append(Problem("precision.scaling", f"got `{preset}`", did_you_mean(preset, known)))
@@ -204,6 +207,16 @@ class _Composer:
         merged = OmegaConf.merge(self.hydra.entry("scaling", preset), {**given, "name": preset})
         with open_dict(cfg):
             cfg.scaling = OmegaConf.merge(cfg.scaling, merged)
+
+    def _preset(self, cfg: DictConfig) -> str:
+        """The policy's strategy; where its formats were typed over, the one that fits what came of it."""
+        compute, param, master = (OmegaConf.select(cfg, role) for role in _ROLES)
+        policys = str(cfg.precision.scaling)
+        if "precision.scaling" in self.given or self.given.isdisjoint(_ROLES) or compute not in COMPUTE:
+            return policys
+        if compute != "float16" or (param == "float16" and master is None):
+            return "none"
+        return "dynamic" if policys == "none" else policys
 
     def _finish(self, cfg: DictConfig, skeleton: DictConfig, choices: dict[str, str]) -> Composition:
         leaves = Leaves()
