@@ -135,5 +135,5 @@ def _plan(
         schedule=cfg.schedule.name,
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
-        notes=notes(cfg, mechanism, data.spec, run_length.steps, reads_device=not fused),
+        notes=notes(cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident())),
     )

@@ -116,6 +116,15 @@ def entries(cfg: RunConfig) -> Iterator[Problem]:
             yield Problem(f"{group}.name", f"the YAML says `{name}`, and mpt/{kind} has none", hint)
 
 
+def workers(cfg: RunConfig) -> Iterator[Problem]:
+    """Far more decoding processes than CPUs only take memory and time to start."""
+    cpus = os.cpu_count() or 1
+    most = max(8, 4 * cpus)
+    if cfg.data.workers > most:
+        what = f"got {cfg.data.workers}, want at most {most} on this machine ({cpus} CPUs)"
+        yield Problem("data.workers", what, f"one for each CPU is plenty: data.workers={cpus}")
+
+
 def data_files(cfg: RunConfig) -> Iterator[Problem]:
     """What the data set itself finds missing."""
     if cfg.data.name in registry.names("data"):
@@ -128,4 +137,4 @@ def _existing(path: Path) -> Path:
     return next((p for p in (path, *path.parents) if p.is_dir()), Path(path.anchor))
 
 
-PLACES = (entries, device_syntax, start_from, run_folder, checkpoint_folder, disk, data_files)
+PLACES = (entries, device_syntax, start_from, run_folder, checkpoint_folder, disk, workers, data_files)

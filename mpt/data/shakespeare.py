@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
+from mpt.data._idle import image_keys
 from mpt.errors import Problem
 from mpt.types import DataKind, InputSpec
 
@@ -24,7 +25,7 @@ BIGRAM_NATS = 2.5641
 
 def check(cfg: DataConfig) -> list[Problem]:
     """Nothing can be missing: the file is part of the package."""
-    return []
+    return image_keys(cfg)
 
 
 def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataSource:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpt.config.options import merged
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
+from mpt.data._idle import image_keys
 from mpt.errors import Problem
 from mpt.types import DataKind, DataSpec, InputSpec
 
@@ -20,7 +21,7 @@ def check(cfg: DataConfig) -> list[Problem]:
     """Counts must be positive."""
     from mpt.data._spec import positive_options
 
-    return positive_options(cfg, DEFAULTS)
+    return [*positive_options(cfg, DEFAULTS), *image_keys(cfg)]
 
 
 def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataSource:

@@ -117,7 +117,9 @@ class Plan:
         return told if low else [*told, f"no layer takes {self.precision}: the table of `mpt plan` says why for each"]
 
 
-def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool) -> tuple[str, ...]:
+def notes(
+    cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool, resident: bool
+) -> tuple[str, ...]:
     """What is not obvious from the configuration, a sentence each."""
     told = []
     if mechanism.how == "emulated":
@@ -139,6 +141,10 @@ def notes(cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, read
         )
     if cfg.scaling.name == "none" and cfg.precision.compute == "float16":
         told.append("float16 gradients without loss scaling: the share that becomes zero is measured")
+    idle = [f"data.workers={cfg.data.workers}"] if cfg.data.workers else []
+    idle += ["data.on_error=skip"] if cfg.data.on_error == "skip" else []
+    if resident and idle:
+        told.append(f"without effect: {' and '.join(idle)}; {data.name} is read whole before the run")
     if data.synthetic:
         told.append("synthetic data: for speed measurements, nothing can be learned from it")
     if cfg.plugins:

@@ -202,3 +202,10 @@ def test_a_plan_warns_of_floor_scales_and_of_a_policy_that_no_layer_takes(capsys
     assert "`floor` shrink the largest number of a block" in " ".join(out.split())
     out = output(capsys, "plan", "precision=mxfp4", "model.width=8", "device=cpu")
     assert "no layer takes mxfp4" in out
+
+
+def test_a_plan_tells_which_keys_of_streamed_data_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = json.loads(output(capsys, "plan", "data.workers=2", "data.on_error=skip", "device=cpu", "--json"))["notes"]
+    told = "without effect: data.workers=2 and data.on_error=skip; digits is read whole before the run"
+    assert told in notes
+    assert not any("without effect" in n for n in json.loads(output(capsys, "plan", "device=cpu", "--json"))["notes"])

@@ -271,3 +271,18 @@ def test_the_ends_of_a_range_are_where_the_schema_says(key: str) -> None:
 def test_a_range_holds_its_inside_only(interval: Range, inside: list[float], outside: list[float]) -> None:
     assert all(interval.holds(x) for x in inside)
     assert not any(interval.holds(x) for x in outside)
+
+
+@pytest.mark.parametrize(("cpus", "most"), [(1, 8), (2, 8), (16, 64), (None, 8)])
+def test_far_more_workers_than_cpus_are_refused(monkeypatch: pytest.MonkeyPatch, cpus: int | None, most: int) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+    assert found(f"data.workers={most}") == {}
+    assert f"got {most + 1}, want at most {most} on this machine" in found(f"data.workers={most + 1}")["data.workers"]
+
+
+@pytest.mark.parametrize("data", ["shakespeare", "synthetic_tokens"])
+def test_keys_of_images_are_refused_beside_tokens(data: str) -> None:
+    assert found("model=gpt", f"data={data}") == {}
+    problems = found("model=gpt", f"data={data}", "data.image_size=8", "data.mean=0.5", "data.std=0.5")
+    assert set(problems) == {"data.image_size", "data.mean", "data.std"}
+    assert all(text.endswith("its samples are tokens | leave it away") for text in problems.values())
