@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import get_type_hints
 
 from mpt.commands import _flags
+from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
 SUMMARY = "evaluates a run's checkpoint"
 ORDER = 4
-USAGE = """mpt eval RUN_DIR [key=value] … [--checkpoint PATH]
+USAGE = """mpt eval RUN_DIR|CHECKPOINT [key=value] … [--checkpoint PATH]
 
-Evaluates the newest valid checkpoint of the run, or the one that --checkpoint names, as the run's own
-configuration says; key=value changes that, e.g. trainer.eval_precision=fp32 or device=cpu."""
+Evaluates the newest valid checkpoint of the run, or the one that is named, as the run's own configuration
+says; key=value changes that, e.g. trainer.eval_precision=fp32 or device=cpu."""
+
+CONFIG = "config.yaml"
+_GROUPS = frozenset(name for name, hint in get_type_hints(RunConfig).items() if is_dataclass(hint))
 
 
 def run(args: list[str]) -> int:
@@ -23,11 +31,45 @@ def run(args: list[str]) -> int:
         return 0
     strays = [word for word in words[1:] if "=" not in word]
     if not words or strays:
-        what = f"`{strays[0]}` is no key=value" if strays else "wants the folder of a run"
+        what = f"`{strays[0]}` is no key=value" if strays else "wants the folder of a run, or a checkpoint in it"
         raise ConfigError(Problem("mpt eval", what, USAGE.splitlines()[0]))
+    problems = [problem for word in words[1:] for problem in _choices(word.partition("=")[0])]
+    if problems:
+        raise ConfigError(*problems)
     from mpt.train.eval_run import evaluate
 
-    return evaluate(words[0], words[1:], known.checkpoint)
+    run_dir, checkpoint = _run_and_checkpoint(Path(words[0]), known.checkpoint)
+    return evaluate(run_dir, words[1:], checkpoint)
+
+
+def _choices(key: str) -> Iterator[Problem]:
+    """What can't be chosen anew: the run was trained with it."""
+    group, _, leaf = key.partition(".")
+    if group not in _GROUPS or leaf not in ("", "name", "choice"):
+        return
+    if group == "precision":
+        hint = "trainer.eval_precision=fp32 (or same)"
+        yield Problem(key, "a run is evaluated in the precision that it was trained in, or in fp32", hint)
+    else:
+        yield Problem(key, f"a run is evaluated with the {group} that it was trained with", _key_of(group))
+
+
+def _key_of(group: str) -> str:
+    """A next move."""
+    if group == "data":
+        return "data.root=… evaluates on other files of that kind"
+    return "leave it away; single keys can be changed, e.g. device=cpu"
+
+
+def _run_and_checkpoint(given: Path, checkpoint: str | None) -> tuple[str, str | None]:
+    """The folder of the run, and a checkpoint where one is named; of a checkpoint in its run folder, both."""
+    run_dir = given.absolute().parent.parent
+    if (given / CONFIG).is_file() or not (run_dir / CONFIG).is_file():
+        return str(given), checkpoint
+    if checkpoint is not None:
+        what = f"`{given}` and --checkpoint={checkpoint} name two checkpoints"
+        raise ConfigError(Problem("mpt eval", what, f"mpt eval {run_dir} --checkpoint {checkpoint}"))
+    return str(run_dir), str(given)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:

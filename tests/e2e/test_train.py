@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mpt.checkpoint import load
+from mpt.cli import main
 from mpt.train.eval_run import evaluate
 from tests.e2e._run import TINY, Done
 
@@ -125,3 +126,19 @@ def test_the_compiled_model_follows_the_eager_one(tmp_path: Path) -> None:
     assert compiled.summary["precision"]["audit"] == "match"
     for a, b in zip(eager.steps, compiled.steps, strict=True):
         assert math.isclose(a["loss"], b["loss"], rel_tol=8 * 2.0**-8)  # fused kernels skip roundings to bfloat16
+
+
+def test_a_checkpoint_in_its_run_folder_is_evaluated_by_its_own_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Done(tmp_path / "r", *TINY, "trainer.max_steps=4", "trainer.eval_every=2", "checkpoint.every=2")
+    monkeypatch.chdir(tmp_path)
+    for row in run.evals:
+        where = Path("r") / "checkpoints" / f"update-{row['update']:06d}"
+        capsys.readouterr()
+        assert main(["eval", str(where)]) == 0
+        told = capsys.readouterr().out
+        assert f"loss {row['loss']:.6g}" in told
+        assert where.name in told
+    assert main(["eval", str(where), "--checkpoint", "elsewhere"]) == 2
+    assert "name two checkpoints" in capsys.readouterr().err
