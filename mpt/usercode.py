@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from mpt.errors import ConfigError, MptError, Problem
@@ -48,21 +48,40 @@ def call(function: Callable[..., Any], path: str, key: str, kwargs: Mapping[str,
     """
     accepted = set(_parameters(function))
     offered = {name: value for name, value in offers.items() if name in accepted}
-    with explained(f"{key}=`{path}`", key.replace("path", "kwargs")):
+    with explained(f"{key}=`{path}`", key.replace("path", "kwargs"), function):
         return function(**{**offered, **kwargs})
 
 
 @contextmanager
-def explained(where: str, kwargs_key: str) -> Iterator[None]:
+def explained(where: str, kwargs_key: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
     """Faults of the user's code become a ConfigError that says what and in which line; our own errors pass."""
     try:
         yield
     except MptError:
         raise
     except FAULTS as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        hint = f"raised in {frame.filename}, line {frame.lineno}; arguments come from {kwargs_key}"
+        hint = f"{_place(error, function)}arguments come from {kwargs_key}"
         raise ConfigError(Problem(where, f"{type(error).__name__}: {error}", hint)) from error
+
+
+def _place(error: BaseException, function: Callable[..., Any] | None) -> str:
+    """The user's own line that led to the error; of a call that never got there, where the function is defined."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"in {error.filename}, line {error.lineno}; "
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _foreign(frame)]
+    if frames:
+        return f"raised in {frames[-1][0].f_code.co_filename}, line {frames[-1][1]}; "
+    try:
+        code = inspect.unwrap(function) if function else None
+        return f"defined in {inspect.getfile(code)}, line {inspect.getsourcelines(code)[1]}; " if code else ""
+    except (TypeError, OSError):  # written in C, or without its source
+        return ""
+
+
+def _foreign(frame: FrameType) -> bool:
+    """Whether the code is no user's: mpt's, torch's, or what imports modules."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in ("mpt", "torch", "importlib", "contextlib") or frame.f_code.co_filename.startswith("<frozen")
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[str]:

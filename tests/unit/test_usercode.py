@@ -74,7 +74,7 @@ def test_a_fault_in_the_users_code_is_told_with_its_line(file: Path) -> None:
     assert f"{file}, line 12" in said
     said = refusal(lambda: call(load_callable(f"{file}:make", "model.path"), "p", "model.path", {"widht": 1}))
     assert "unexpected keyword argument" in said
-    assert "model.kwargs" in said
+    assert f"defined in {file}, line 5; arguments come from model.kwargs" in said
 
 
 def test_a_module_that_fails_to_import_is_told_with_its_line(tmp_path: Path) -> None:
@@ -83,3 +83,23 @@ def test_a_module_that_fails_to_import_is_told_with_its_line(tmp_path: Path) -> 
     said = refusal(lambda: load_callable(f"{broken}:f", "model.path"))
     assert "not_installed_anywhere" in said
     assert f"{broken}, line 2" in said
+
+
+def test_a_fault_inside_torch_is_told_with_the_users_line(tmp_path: Path) -> None:
+    file = tmp_path / f"inside_{tmp_path.name}.py"
+    file.write_text("from torch import nn\n\ndef make():\n    return nn.Conv2d(3, 8, 3, groups=2)\n")
+    said = refusal(lambda: call(load_callable(f"{file}:make", "model.path"), "p", "model.path", {}))
+    assert "in_channels must be divisible by groups" in said
+    assert f"raised in {file}, line 4" in said
+
+
+def test_the_line_of_a_syntax_error_is_told(tmp_path: Path) -> None:
+    file = tmp_path / f"syntax_{tmp_path.name}.py"
+    file.write_text("x = 1\ndef make(:\n")
+    assert f"in {file}, line 2" in refusal(lambda: load_callable(f"{file}:make", "model.path"))
+
+
+def test_a_fault_of_a_function_without_source_is_told_all_the_same() -> None:
+    said = refusal(lambda: call(load_callable("math:sqrt", "model.path"), "math:sqrt", "model.path", {"x": 1}))
+    assert "sqrt" in said
+    assert "hint: arguments come from model.kwargs" in said
