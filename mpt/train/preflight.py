@@ -56,6 +56,8 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
     """
     state, formats = rng.capture(run.device), {n: p.dtype for n, p in run.model.named_parameters()}
     buffers.keep()
+    with run.policy.forward():
+        proof = probe(run.device.type)  # first: libraries take their workspace at the first product
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
     with _explained(run.cfg.model.choice, batch), memory.observed(*batch), auditor:
         with run.policy.forward():
@@ -75,8 +77,6 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
         weight.grad = None
     buffers.restore(torch.ones((), device=run.device))
     rng.restore(state, run.device)
-    with run.policy.forward():
-        proof = probe(run.device.type)
     return Preflight(auditor.result(), proof, idle)
 
 

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,14 @@ def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[
     stream = run.data.train(start=course.history.totals.step * run.plan.length.accumulate)
     first = next(stream)
     spare = Batch(first.inputs.clone(), first.targets.clone())  # a model may change its input in place
-    return preflight(run, course.engine.buffers, memory, spare), chain((first,), stream)
+    return preflight(run, course.engine.buffers, memory, spare), _from(first, stream)
+
+
+def _from(first: Batch, stream: Iterator[Batch]) -> Iterator[Batch]:
+    """`first`, then `stream`; holds on to neither."""
+    yield first
+    del first
+    yield from stream
 
 
 def _require_space(course: Course) -> None:

@@ -118,6 +118,7 @@ class Stepper:
         with self._policy.forward():
             output = self._model(batch.inputs)
         loss_sum = self._task.loss_sum(output, batch)
+        del output  # what the graph does not need of it goes before the backward takes memory
         with self._policy.backward():
             start_backward(loss_sum, seed)
         return loss_sum.detach()
