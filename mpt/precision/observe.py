@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt.precision.emulate import GEMMS, VECTORS
+from mpt.precision.kept import Kept
 from mpt.precision.live import LiveBytes
 from mpt.precision.nested import tensors
 from mpt.precision.switches import tfloat32_allowed
@@ -79,7 +80,8 @@ class Seen:
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every op between `__enter__` and `__exit__`; `seen` is by module name.
 
-    An op in backward belongs to the module in whose forward autograd numbered the node that runs it.
+    An op in backward belongs to the module in whose forward autograd numbered the node that runs it. Float32 products
+    inside an op that the policy keeps in float32 (a determinant, a dot product) are that op's, not the module's.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -91,6 +93,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.emulating = False
         self._names = {module: name for name, module in model.named_modules()}
         self._owners = _Owners()
+        self._kept = Kept()
         self._in_backward = False
         self._labels = _Labels()
         self._hooks: list[Any] = []
@@ -99,10 +102,12 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for module in self._names:
             self._hooks.append(module.register_forward_pre_hook(self._enter, prepend=True))
             self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        self._kept.__enter__()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._kept.__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -131,7 +136,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live.watch(args, kwargs, out)
         name, phase = self._owners.of(node)
         if name is not None and not self.emulating:
-            self._record(self.seen[name], phase, func, args, out)
+            if not (self._kept.owns(node) and _multiplies_float32(func, args)):
+                self._record(self.seen[name], phase, func, args, out)
         elif name is None and phase == "forward":
             self._maybe_loss(out)
         return out
@@ -227,6 +233,12 @@ def _multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
         wants_input, wants_weight, _ = args[-1]
         at = (0, *((1,) if wants_weight else ()), *((2,) if wants_input else ()))
     return [t for t in tensors([args[i] for i in at]) if t.is_floating_point()]
+
+
+def _multiplies_float32(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether it is a GEMM whose operands are all float32."""
+    is_gemm = func in GEMMS or func.overloadpacket.__name__ in _OTHER_GEMMS
+    return is_gemm and all(t.dtype == torch.float32 for t in _multiplied(func, args))
 
 
 def _format(t: Tensor) -> str:

@@ -121,6 +121,62 @@ def test_norms_are_seen_in_float32_and_batch_norm_in_its_inputs_format() -> None
     assert rows["bn"].planned == "follows"
 
 
+class Algebra(nn.Module):
+    """Determinants, inverses and singular values between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def matrices(self, x: Tensor) -> Tensor:
+        return self.inner(x.flatten(1)[:, :64]).view(-1, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.matrices(x)
+        square = m @ m.mT + torch.eye(4)
+        numbers = torch.linalg.det(square) + torch.linalg.norm(m, ord=2, dim=(1, 2)) + torch.logdet(square)
+        for solved in (torch.linalg.cholesky(square), square.inverse(), torch.linalg.pinv(m), torch.matrix_exp(m)):
+            numbers = numbers + torch.linalg.eigvalsh(solved @ m).sum(1)
+        return self.head(m.flatten(1)) + numbers[:, None]
+
+
+class Normalised(nn.Module):
+    """Spectral norms of both makes, whose power iteration ends in a dot product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 16))
+        self.head = torch.nn.utils.spectral_norm(nn.Linear(16, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.inner(x.flatten(1)[:, :64])))
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm:FutureWarning")
+@pytest.mark.parametrize("name", ["fp32", "tf32", "bf16", "fp16", "fp16_master"])
+@pytest.mark.parametrize("make", [Algebra, Normalised])
+def test_products_inside_ops_that_are_kept_in_float32_are_no_departure(make: type[nn.Module], name: str) -> None:
+    audit = audited(make, name, images())
+    assert audit.verdict == "match", [r for r in audit.rows if not r.matches]
+    compute = policy_config(name).compute
+    head = next(row for row in audit.rows if row.name == "head")
+    assert head.forward == head.backward == (compute,)
+
+
+class HandCast(Algebra):
+    """The author multiplies in float32, out of autocast, beside linear algebra."""
+
+    def matrices(self, x: Tensor) -> Tensor:
+        m = super().matrices(x)
+        with torch.autocast("cpu", enabled=False):
+            return m.float() @ m.float().mT
+
+
+def test_products_beside_ops_that_are_kept_in_float32_are_still_told() -> None:
+    wrong = [row for row in audited(HandCast, "bf16", images()).rows if not row.matches]
+    assert [(row.name, "float32" in row.forward, "float32" in row.backward) for row in wrong] == [("", True, True)]
+
+
 class Sabotaged(Cnn):
     """The author casts by hand, out of autocast."""
 
