@@ -110,4 +110,8 @@ def notes(folder: Path, classes: tuple[str, ...], tree: Tree) -> list[str]:
         found.append(f"{folder}: no images in {', '.join(empty)}; the classes keep their numbers")
     if all(name.isdigit() for name in classes) and list(classes) != sorted(classes, key=int):
         found.append(f"{folder}: classes are numbered in the order of their text: {', '.join(classes[:4])}, …")
+    with os.scandir(folder) as entries:
+        hidden = sorted(e.name for e in entries if e.name.startswith(".") and e.is_dir())
+    if hidden:
+        found.append(f"{folder}: hidden folders are no classes and are left out: {', '.join(hidden[:4])}")
     return found

@@ -352,3 +352,15 @@ def test_a_process_that_leaves_without_closing_does_not_hang_on_its_workers(tree
     )
     assert done.returncode == 1
     assert "left without close" in done.stderr
+
+
+def test_hidden_folders_are_told_and_are_no_classes(folder: Config, tree: Path) -> None:
+    with opened(folder()) as source:
+        assert not any("hidden" in note for note in source.notes)
+    put(tree / "train" / ".thumbs" / "0.png")
+    (tree / "val" / ".hidden_file").touch()
+    with opened(folder()) as source:
+        assert source.spec.classes == ("a", "b")
+        assert [note for note in source.notes if "hidden" in note] == [
+            f"{tree / 'train'}: hidden folders are no classes and are left out: .thumbs"
+        ]
