@@ -117,11 +117,12 @@ def _plan(
     cfg: RunConfig, facts: DeviceFacts, model: nn.Module, data: DataSource, task: Task, rows: tuple[ModuleRow, ...]
 ) -> Plan:
     mechanism = resolve(cfg.precision, facts)
-    fused, run_length = is_fused(cfg.optimizer, facts.type), length(cfg, data.batches_per_epoch)
+    params = sum(p.numel() for p in model.parameters())
+    fused, run_length = is_fused(cfg.optimizer, facts.type), length(cfg, data.batches_per_epoch, params)
     return Plan(
         name=cfg.name or f"{cfg.model.choice}-{cfg.precision.name}",
         model=cfg.model.choice,
-        params=sum(p.numel() for p in model.parameters()),
+        params=params,
         device=facts,
         precision=cfg.precision.name,
         mechanism=mechanism,

@@ -136,7 +136,7 @@ class ScheduleConfig:
 @dataclass
 class TrainerConfig:
     max_epochs: float | None
-    """Passes over the training data; None: 10 unless max_steps is given. The first limit reached ends."""
+    """Passes over the data; None: 10, or 4 for over 10M parameters, unless max_steps is given. The first limit ends."""
     max_steps: int | None
     """Attempts at an update (skipped ones count)."""
     max_time_s: float | None

@@ -42,9 +42,11 @@ class Length:
 
 
 DEFAULT_EPOCHS = 10
+LARGE_PARAMS, LARGE_EPOCHS = 10_000_000, 4
+"""A run whose length nobody gave is there to be looked at: a large model gets fewer passes."""
 
 
-def length(cfg: RunConfig, batches_per_epoch: int) -> Length:
+def length(cfg: RunConfig, batches_per_epoch: int, params: int) -> Length:
     """The run's length from max_epochs and max_steps; the first that is reached ends it.
 
     Windows of micro-batches run on across epochs, so an epoch shorter than a window is no special case;
@@ -53,7 +55,7 @@ def length(cfg: RunConfig, batches_per_epoch: int) -> Length:
     trainer, accumulate = cfg.trainer, cfg.trainer.accumulate
     epochs = trainer.max_epochs
     if epochs is None and trainer.max_steps is None:
-        epochs = DEFAULT_EPOCHS
+        epochs = LARGE_EPOCHS if params > LARGE_PARAMS else DEFAULT_EPOCHS
     limits = []
     if epochs is not None:
         limits.append(math.ceil(epochs * batches_per_epoch))
