@@ -25,8 +25,6 @@ ROWS = {
     14: "startup.py",
     15: "sweep_job.py",
     16: "compare_runs.py",
-    15: "sweep_job.py",
-    16: "compare_runs.py",
     17: "record.py",
 }
 LIMIT_S = 300
