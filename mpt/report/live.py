@@ -168,7 +168,8 @@ def watch(given: Sequence[str], port: int | None) -> int:
     except OSError as error:
         why = Problem("--port", f"{port} can't be had: {error.strerror}", "leave it away: any free port")
         raise RecordError(why) from error
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: a shell's background jobs are started with it ignored
+    before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
         print(f"live at {server.url} (this machine only; Ctrl-C stops)", file=sys.stderr, flush=True)
         server.serve_forever(poll_interval=0.2)
@@ -176,5 +177,6 @@ def watch(given: Sequence[str], port: int | None) -> int:
         print("stopped serving; the runs go on", file=sys.stderr)
     finally:
         server.server_close()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0

@@ -95,6 +95,10 @@ def test_it_stops_cleanly(stop: int, tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("live at http://127.0.0.1:")
         process.send_signal(stop)
+        try:
+            process.wait(timeout=60)
+        finally:
+            process.kill()
         assert process.stderr.read() == "stopped serving; the runs go on\n"
     assert process.returncode == 0
 
