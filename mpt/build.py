@@ -130,7 +130,7 @@ def _plan(
         data=data.spec,
         task=task.name,
         length=run_length,
-        batch_size=cfg.data.batch_size,
+        batch_size=min(cfg.data.batch_size, data.spec.n_train),
         scaling=cfg.scaling.name,
         optimizer=f"{cfg.optimizer.name}{' in one fused kernel' if fused else ''}",
         schedule=cfg.schedule.name,

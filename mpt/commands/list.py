@@ -114,6 +114,8 @@ KINDS: dict[str, Callable[[str | None], dict[str, Any]]] = {
 
 
 def _print(kind: str, document: dict[str, Any]) -> None:
+    from rich.markup import escape
+
     from mpt.commands._console import console, table
 
     out = console()
@@ -126,7 +128,7 @@ def _print(kind: str, document: dict[str, Any]) -> None:
         shown = table("select with", "what it is")
         for row in document["entries"]:
             also = "".join(f" or {alias}" for alias in row.get("aliases", ()))
-            shown.add_row(row["select"] + also, row["description"])
+            shown.add_row(escape(row["select"] + also), escape(row["description"]))
     out.print(shown if document["entries"] else f"no {kind} yet")
     if kind == "gpus":
         out.print("`mpt plan device=…` tells what would run there; `mpt doctor` shows this machine's own devices")

@@ -184,7 +184,7 @@ def loggers(cfg: RunConfig) -> Iterator[Problem]:
     """Trackers come in extras of their own names."""
     for name in cfg.logger:
         if name in WORDS["logger"] and find_spec(name) is None:
-            hint = f"pip install 'mpt[{name}]'; steps.jsonl has every number without it"
+            hint = f"pip install {name}; steps.jsonl has every number without it"
             yield Problem("logger", f"`{name}` is not installed", hint)
 
 

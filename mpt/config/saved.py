@@ -47,6 +47,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Raises: ConfigError for a file that is no run's configuration, and for words or values that do not fit it.
     """
+    if not path.parent.is_dir():
+        raise ConfigError(Problem(str(path.parent), "there is no such folder", "give the folder of an mpt run"))
     try:
         saved = OmegaConf.load(path)
     except (OSError, YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:

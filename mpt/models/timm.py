@@ -48,7 +48,7 @@ def _arch(options: Mapping[str, Any]) -> str:
     try:
         import timm
     except ModuleNotFoundError as error:
-        raise ModelError(Problem("model=timm", "timm is not installed", "pip install 'mpt[timm]'")) from error
+        raise ModelError(Problem("model=timm", "timm is not installed", "pip install timm")) from error
     arch = merged("model", options, DEFAULTS)["arch"]
     if not timm.is_model(str(arch)):
         known = timm.list_models()

@@ -276,3 +276,13 @@ def test_a_broken_yaml_of_the_user_is_named(text: str, tmp_path: Path) -> None:
 )
 def test_scaling_auto_looks_at_the_formats_that_were_typed_over_the_policys(typed: list[str], strategy: str) -> None:
     assert compose(typed).scaling.name == strategy
+
+
+def test_a_recipe_of_ones_own_sets_the_whole_configuration_or_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "recipe" / "me"
+    folder.mkdir(parents=True)
+    (folder / "good.yaml").write_text("# @package _global_\ntrainer:\n  max_steps: 10\n")
+    (folder / "bad.yaml").write_text("trainer:\n  max_steps: 10\n")
+    assert compose(["recipe=me/good"], str(tmp_path)).trainer.max_steps == 10
+    with pytest.raises(ConfigError, match="begin it with the line `# @package _global_`"):
+        compose(["recipe=me/bad"], str(tmp_path))

@@ -112,6 +112,10 @@ class _Composer:
         if problem:
             self.problems.append(problem)
             return None
+        problem = _unplaced_recipe(self.hydra, value) if word.key == "recipe" else None
+        if problem:
+            self.problems.append(problem)
+            return None
         if word.key == "recipe" and value in recipes():
             store_recipe(value)
         return f"{word.key}={value}"
@@ -240,6 +244,19 @@ def without_hydra(cfg: DictConfig) -> DictConfig:
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg
+
+
+def _unplaced_recipe(hydra: Session, name: str) -> Problem | None:
+    """A user's own recipe has to say that it is about the whole configuration: else nothing reads what it sets."""
+    for folder in hydra.folders[1:]:
+        path = folder / "recipe" / f"{name}.yaml"
+        if path.is_file() and not path.read_text(encoding="utf-8", errors="replace").startswith("# @package _global_"):
+            return Problem(
+                f"recipe={name}",
+                f"{path} does not set the whole configuration",
+                "begin it with the line `# @package _global_`",
+            )
+    return None
 
 
 def _missing(cfg: DictConfig, key: str) -> bool:
