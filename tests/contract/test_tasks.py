@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt import registry
 from mpt.errors import ConfigError, ModelError
 from mpt.tasks._base import Task
 from mpt.tasks._safety import LOSSES
 from mpt.types import Batch, DataSpec
+from tests.unit._step_kit import Reads
 
 SPECS = {
     "images": DataSpec("made up", "images", (1, 4, 4), 5, 10, 10, (), ""),
@@ -40,18 +39,6 @@ def case(request: pytest.FixtureRequest) -> tuple[Task, str]:
 
 def test_every_task_is_tested_here() -> None:
     assert {name for name, _ in ALL} == set(registry.names("tasks"))
-
-
-class Reads(TorchDispatchMode):
-    """Counts reads of device scalars by the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, None])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt import registry
 from mpt.config.compose import compose
@@ -104,3 +105,15 @@ def poisoned(seed: int, value: float = float("nan")) -> Batch:
 def changed(cfg: Any, **values: Any) -> Any:
     """A copy of a config dataclass with other values."""
     return replace(cfg, **values)
+
+
+class Reads(TorchDispatchMode):
+    """Counts reads of device scalars by the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))

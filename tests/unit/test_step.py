@@ -8,10 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt.types import Batch
-from tests.unit._step_kit import Kit, Net, batch, poisoned
+from tests.unit._step_kit import Kit, Net, Reads, batch, poisoned
 
 EPS = 2.0**-23
 
@@ -152,18 +151,6 @@ def test_the_weight_of_the_loss_scales_gradients() -> None:
     tenth.step.backward([batch(0)])
     for a, b in zip(one.policy.weights, tenth.policy.weights, strict=True):
         assert torch.equal(a.grad / 8, b.grad)
-
-
-class Reads(TorchDispatchMode):
-    """Counts reads of device scalars by the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
