@@ -137,7 +137,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(monkeyp
     monkeypatch.setattr(_combinations, "find_spec", lambda name: None)
     (problem,) = check(compose(["logger=wandb"]))
     assert (problem.where, problem.what) == ("logger", "`wandb` is not installed")
-    assert "pip install 'mpt[wandb]'" in problem.hint
+    assert problem.hint.startswith("pip install wandb;")
     monkeypatch.setattr(_combinations, "find_spec", lambda name: SimpleNamespace())
     assert check(compose(["logger=[wandb,mlflow]"])) == []
 
