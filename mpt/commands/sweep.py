@@ -20,8 +20,8 @@ A job that fails or diverges is recorded with its reason and the others go on; e
   --in-process         all jobs in this process: for many small ones
   --config-dir DIR     your own YAML by group
 
-hydra/launcher=joblib runs several at once (pip install 'mpt[joblib]'; hydra.launcher.n_jobs=4),
-hydra/launcher=submitit_slurm sends them to SLURM (pip install 'mpt[slurm]').
+hydra/launcher=joblib hydra.launcher.n_jobs=4 runs several at once, hydra/launcher=submitit_slurm sends
+them to SLURM: pip install hydra-joblib-launcher (or hydra-submitit-launcher) 'hydra-core>=1.3.8,<1.4'.
 A precision's runs share data order and initial weights with the other precisions' of the same seed."""
 
 

@@ -203,6 +203,26 @@ def test_going_on_runs_what_is_missing_or_failed_and_resumes_it(trainer: Any, tm
     assert [(c.precision.name, c.seed, c.resume) for c in again.given] == [("bf16", 1, "auto"), ("bf16", 2, "auto")]
 
 
+def test_a_job_that_finished_under_an_interrupt_is_finished(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def finishes(cfg: RunConfig, argv: list[str]) -> int:
+        Path(str(cfg.run_dir)).mkdir(parents=True)
+        (Path(str(cfg.run_dir)) / "DONE").write_text("done\n")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mpt.train.run, "train", finishes)
+    assert main(["train", "-m", "--in-process", "seed=1,2", "hydra.sweep.dir=s"]) == ExitCode.SIGINT
+    assert rows(capsys.readouterr().err)[0][1:4] == ["seed=1", "finished", "0"]
+    state = tmp_path / "s" / "jobs" / "0.json"  # as left by a process that died before it could say so
+    state.write_text(
+        state.read_text().replace('"finished"', '"interrupted"').replace('"exit_code": 0', '"exit_code": 130')
+    )
+    again = trainer()
+    assert main(["train", "-m", "--in-process", "--continue", "s"]) == ExitCode.FINISHED
+    assert [c.seed for c in again.given] == [2]
+
+
 def test_going_on_without_a_folder_takes_the_newest(trainer: Any) -> None:
     trainer(fp32=5)
     main(["train", "-m", "--in-process", "seed=1,2"])

@@ -56,8 +56,10 @@ class Runner:
             code, words = self._here(job, folder)
         else:
             code, words = self._fresh(job, state, sweep)
-        sweep.put(ended(state, code, words))
-        if code in (ExitCode.SIGINT, ExitCode.SIGTERM):
+        stopped = code in (ExitCode.SIGINT, ExitCode.SIGTERM)
+        done = stopped and is_done(folder)  # it finished all the same: the sweep stops, the job is done
+        sweep.put(ended(state, ExitCode.FINISHED if done else code, words))
+        if stopped:
             raise Stopped(code)
 
     def _failed(self, sweep: SweepFolder) -> bool:

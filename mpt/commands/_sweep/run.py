@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpt.commands._sweep.board import Board
-from mpt.commands._sweep.folder import SWEEP, State, SweepFolder, is_done, newest
+from mpt.commands._sweep.folder import FINISHED, SWEEP, WAITING, State, SweepFolder, is_done, newest
 from mpt.commands._sweep.job import Runner, Stopped, stopping_all
 from mpt.config.compose import words as typed_words
 from mpt.config.compose.sweep import Job, fresh_folder, launch, plan_jobs, sweep_dir, swept_keys
@@ -87,10 +87,12 @@ def _start(request: Request, jobs: list[Job], place: Path, runner: Runner, folde
 
 
 def _forget_failures(folder: SweepFolder, labels: list[str], place: Path) -> None:
-    """Jobs that will run again stand as waiting; those that are done keep their state."""
+    """Jobs that will run again stand as waiting; those that are done as finished, whatever stopped their process."""
     for state in folder.states(labels):
         if not is_done(Path(state.folder) if state.folder else place / str(state.number)):
-            folder.put(State(state.number, state.label, "waiting"))
+            folder.put(State(state.number, state.label, WAITING))
+        elif state.failed:
+            folder.put(replace(state, status=FINISHED, exit_code=int(ExitCode.FINISHED), reason=""))
 
 
 def _code(states: Sequence[State], stopped: int | None) -> int:

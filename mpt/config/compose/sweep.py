@@ -148,8 +148,9 @@ def _hint(to_hydra: list[str]) -> str:
     for raw in to_hydra:
         word = words.split(raw)
         if word.key == "hydra/launcher":
-            extra = "slurm" if "submitit" in (word.text or "") else "joblib"
-            return f"launchers are joblib and submitit_slurm; this one needs pip install 'mpt[{extra}]'"
+            package = "submitit" if "submitit" in (word.text or "") else "joblib"
+            install = f"pip install hydra-{package}-launcher 'hydra-core>=1.3.8,<1.4'"
+            return f"launchers are joblib and submitit_slurm; this one needs {install}"
     return "see `mpt train --cfg hydra`"
 
 
