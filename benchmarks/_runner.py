@@ -23,6 +23,7 @@ from mpt.plan.facts import probe
 from mpt.precision.switches import flags
 from mpt.rng import seed_all
 from mpt.train.engine import make_engine
+from mpt.train.products import float32_products
 from mpt.train.run import train
 from mpt.types import Batch
 
@@ -114,7 +115,8 @@ class Steps:
 
     def run(self, steps: int) -> None:
         """The next `steps` steps, under the policy's switches."""
-        with flags(self.cfg.precision, self._facts, deterministic=self.cfg.trainer.deterministic):
+        switches = flags(self.cfg.precision, self._facts, deterministic=self.cfg.trainer.deterministic)
+        with switches, float32_products(self.cfg, self.of.plan):
             for _ in range(steps):
                 self._stepper([next(self._batches)])
 

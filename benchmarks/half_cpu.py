@@ -33,7 +33,8 @@ def measure(effort: Effort) -> list[Cell]:
 
 def cell(name: str, words: tuple[str, ...], effort: Effort) -> Cell:
     """Both precisions take turns of one step in one process."""
-    steps = {precision: Steps(*words, "device=cpu", f"precision={precision}") for precision in ("bf16", "fp32")}
+    plain = (*words, "device=cpu", "trainer.onednn=false")  # as torch multiplies float32, not as row 8 makes it
+    steps = {precision: Steps(*plain, f"precision={precision}") for precision in ("bf16", "fp32")}
     found = interleaved({p: partial(per_step_ms, s.run, 1) for p, s in steps.items()}, effort)
     what = f"{SIZES[name]}: the runner's step in bf16 ({steps['bf16'].mechanism}) / in fp32, torch's default threads"
     return ratio(5, name, found["bf16"], found["fp32"], LIMITS[name], what)

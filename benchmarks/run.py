@@ -20,6 +20,7 @@ ROWS = {
     4: "realistic.py",
     5: "half_cpu.py",
     6: "emulated.py",
+    8: "float32_amd.py",
     9: "memory.py",
     13: "help.py",
     14: "startup.py",

@@ -95,6 +95,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "optimizer.fused": ("auto", "true", "false"),
     "trainer.eval_precision": ("same", "fp32"),
     "trainer.channels_last": ("auto", "true", "false"),
+    "trainer.onednn": ("auto", "false"),
     "numerics": ("off", "light", "full"),
     "logger": ("tensorboard", "wandb", "mlflow", "trackio"),
 }

@@ -163,6 +163,8 @@ class TrainerConfig:
     """`auto` (convolutional nets), `true` or `false`."""
     deterministic: bool
     """Only deterministic kernels, no cuDNN benchmark."""
+    onednn: str
+    """`auto` (float32 products of large nets on AMD CPUs, where a probe proves them exact) or `false`."""
     threads: int | None
     """CPU threads; None: torch's own, one for tiny nets."""
 

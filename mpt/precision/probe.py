@@ -25,7 +25,13 @@ def probe(device: str) -> dict[str, dict[str, Any]]:
     errors can't cancel: float32 is right within `bound`, what rounding n operands and n sums may cost; TF32 is off
     by 2^-12 or more. `format` is the widest that the worst error allows, `bfloat16` standing for it or anything less.
     """
-    return {"matmul": _proof(torch.matmul, device), "conv": _proof(_as_convolution, device)}
+    return {"matmul": proof(device), "conv": _proof(_as_convolution, device)}
+
+
+@torch.no_grad()
+def proof(device: str) -> dict[str, Any]:
+    """The same for matmul alone."""
+    return _proof(torch.matmul, device)
 
 
 def _proof(multiply: _Product, device: str) -> dict[str, Any]:

@@ -120,6 +120,18 @@ def tfloat32_switched(on: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def float32_through_onednn() -> Iterator[None]:
+    """Float32 matrix products on the CPU go to oneDNN inside, which may multiply in bfloat16 where the CPU has AMX."""
+    switch = _PRECISION["mkldnn.matmul.fp32_precision"]
+    before = switch.read()
+    switch.put("bf16")
+    try:
+        yield
+    finally:
+        switch.put(before)
+
+
 def observed() -> dict[str, Any]:
     """The switches as they stand now; null where torch refuses to tell."""
     return {name: switch.read() for name, switch in _SWITCHES.items()}

@@ -33,6 +33,7 @@ from mpt.train.faults import ending_of, out_of_memory
 from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
 from mpt.train.preflight import Preflight, preflight
+from mpt.train.products import float32_products
 from mpt.train.progress import Ending, Progress
 from mpt.train.resume import Origin, checkpoint_dir, origin, stored
 from mpt.train.signals import StopRequest
@@ -62,8 +63,9 @@ def train(cfg: RunConfig, argv: list[str]) -> int:
             return ExitCode.FINISHED
         with clock.phase("startup"):
             course, told = _course(cfg, clock, start, state)
-        with cpu_threads(cfg, course.run.plan), closing(course.run.data):
-            return _train(course, start, state, told, stop, argv)
+        plan = course.run.plan
+        with cpu_threads(cfg, plan), float32_products(cfg, plan) as routing, closing(course.run.data):
+            return _train(course, start, state, [*told, *([routing] if routing else [])], stop, argv)
 
 
 def _train(
