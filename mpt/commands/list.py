@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from mpt.config.catalog import choices, recipes
@@ -99,8 +100,8 @@ def _gpus(config_dir: str | None) -> dict[str, Any]:
     for gpu in dict.fromkeys(GPUS.values()):
         name, *aliases = (key for key, named in GPUS.items() if named is gpu)
         capability = ".".join(map(str, gpu.capability))
-        row = {"name": name, "select": f"device={name}", "aliases": aliases, "capability": capability}
-        rows.append({**row, "description": f"{gpu.name}, compute capability {capability}"})
+        row = {**asdict(gpu), "driver_name": gpu.name, "name": name, "select": f"device={name}", "aliases": aliases}
+        rows.append({**row, "capability": capability, "description": f"{gpu.name}, compute capability {capability}"})
     return {"entries": rows}
 
 
@@ -111,6 +112,9 @@ KINDS: dict[str, Callable[[str | None], dict[str, Any]]] = {
     "recipes": _recipes,
     "gpus": _gpus,
 }
+
+
+_PEAKS = ("float32", "tfloat32", "float16", "bfloat16", "float8", "float4")
 
 
 def _print(kind: str, document: dict[str, Any]) -> None:
@@ -124,6 +128,12 @@ def _print(kind: str, document: dict[str, Any]) -> None:
         for row in document["entries"]:
             sizes = (f"{row[key]:.4g}" for key in ("max", "min_normal", "min_subnormal"))
             shown.add_row(row["name"], *(str(row[k]) for k in ("bits", "exponent_bits", "mantissa_bits")), *sizes)
+    elif kind == "gpus":
+        shown = table("select with", "name", "capability", "GB", "TB/s", *_PEAKS, title="dense peaks in TFLOP/s")
+        for row in document["entries"]:
+            sizes = ("–" if row[key] is None else f"{row[key]:g}" for key in ("memory_gb", "bandwidth_tb_s", *_PEAKS))
+            select = " or ".join((row["select"], *row["aliases"]))
+            shown.add_row(select, row["driver_name"], row["capability"], *sizes)
     else:
         shown = table("select with", "what it is")
         for row in document["entries"]:

@@ -13,7 +13,7 @@ _OUTSIDE = (
     *("name", "run_dir", "resume", "init_from", "logger", "plugins", "numerics", "recipe", "checkpoint", "debug"),
 )
 _OUTSIDE_OF = {
-    "trainer": ("log_every", "max_time_s"),
+    "trainer": ("log_every", "max_time_s", "peak_tflops"),
     "data": ("workers", "download", "root"),
     "distributed": ("nproc",),
 }

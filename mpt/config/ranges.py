@@ -41,7 +41,7 @@ SHARE, OPEN_SHARE, BELOW_ONE = Range(least=0, most=1), Range(above=0, below=1), 
 SCALE = Range(above=0, most=2.0**127)  # a power of 2 that float32, which holds the scale, can be
 
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32's normal numbers
-_ON_THE_HOST = frozenset({"trainer.max_epochs", "trainer.max_time_s", "trainer.target"})
+_ON_THE_HOST = frozenset({"trainer.max_epochs", "trainer.max_time_s", "trainer.target", "trainer.peak_tflops"})
 """Numbers that no device computes with."""
 
 RANGES: dict[str, Range] = {
@@ -61,7 +61,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("schedule.final_frac", "schedule.pct_start", "schedule.start_frac"), SHARE),
     "schedule.gamma": POSITIVE,
     "schedule.every": COUNT,
-    **dict.fromkeys(("trainer.max_epochs", "trainer.max_time_s", "trainer.clip_norm"), POSITIVE),
+    **dict.fromkeys(("trainer.max_epochs", "trainer.max_time_s", "trainer.clip_norm", "trainer.peak_tflops"), POSITIVE),
     **dict.fromkeys(("trainer.max_steps", "trainer.patience", "trainer.accumulate", "trainer.log_every"), COUNT),
     "trainer.threads": COUNT,
     "trainer.eval_every": COUNT_OR_ZERO,
@@ -80,7 +80,7 @@ _EXAMPLES = {
     **{"schedule.gamma": "0.999", "scaling.init_scale": "65536", "scaling.growth_factor": "2"},
     **{"trainer.clip_norm": "1", "scaling.backoff_factor": "0.5", "trainer.ema_decay": "0.999"},
     **{"trainer.max_epochs": "10", "trainer.max_time_s": "3600", "scaling.max_scale": "16777216"},
-    "task.loss_weight": "1",
+    **{"task.loss_weight": "1", "trainer.peak_tflops": "989"},
 }
 """A sensible value where the least of the range is none."""
 

@@ -165,6 +165,8 @@ class TrainerConfig:
     """Only deterministic kernels, no cuDNN benchmark."""
     onednn: str
     """`auto` (float32 products of large nets on AMD CPUs, where a probe proves them exact) or `false`."""
+    peak_tflops: float | None
+    """Dense TFLOP/s of the device in the format of the policy, for MFU; > 0; None: from the table of GPUs."""
     threads: int | None
     """CPU threads; None: torch's own, one for tiny nets."""
 

@@ -22,7 +22,9 @@ def facts_of(device: str) -> DeviceFacts:
         return probe(device)
     import torch
 
-    return DeviceFacts("cuda", GPUS[device].name, str(torch.__version__), capability=GPUS[device].capability)
+    gpu = GPUS[device]
+    memory_bytes = int(gpu.memory_gb * 1e9)
+    return DeviceFacts("cuda", gpu.name, str(torch.__version__), capability=gpu.capability, memory_bytes=memory_bytes)
 
 
 def probe(device: str) -> DeviceFacts:

@@ -58,6 +58,16 @@ class Auditor:
     def peak_bytes(self) -> int:
         return self._observer.live.peak
 
+    @property
+    def flops(self) -> dict[str, int]:
+        """Operations of all products, by the format of their operands."""
+        return dict(self._observer.flops)
+
+    @property
+    def uncounted(self) -> set[str]:
+        """Ops that multiply and are not in `flops`."""
+        return self._observer.uncounted
+
     def result(self) -> Audit:
         """Planned against observed, a row for each planned module and for others that were seen multiplying."""
         seen = self._observer.seen

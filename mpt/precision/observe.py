@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpt.precision.emulate import GEMMS, VECTORS
+from mpt.precision.flops import flops
 from mpt.precision.kept import Kept
 from mpt.precision.live import LiveBytes
 from mpt.precision.nested import tensors
@@ -90,6 +91,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = LiveBytes()
         self.activation_bytes = 0
         self.loss_format = "-"
+        self.flops: Counter[str] = Counter()
+        self.uncounted: set[str] = set()
         self.emulating = False
         self._names = {module: name for name, module in model.named_modules()}
         self._owners = _Owners()
@@ -134,6 +137,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.activation_bytes = self.live.now
         out = func(*args, **kwargs)
         self.live.watch(args, kwargs, out)
+        if not self.emulating:
+            self._count(func, args, "")
         name, phase = self._owners.of(node)
         if name is not None and not self.emulating:
             if not (self._kept.owns(node) and _multiplies_float32(func, args)):
@@ -149,6 +154,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dtypes = {_format(t) for t in _multiplied(func, args)}
         seen.gemms[phase] |= {compute} if compute == "tfloat32" else dtypes
         seen.emulated = True
+        self._count(func, args, compute)
 
     def holds(self, x: Tensor, label: str) -> None:
         """A tensor whose numbers are of that format, whatever its dtype."""
@@ -169,6 +175,18 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen.norms[phase].add(_format(args[0]))
             seen.statistics |= {_format(t) for t in tensors((args[3:5], out[1:3])) if t.numel()}
         seen.results[phase] |= {_format(t) for t in tensors(out) if t.is_floating_point()}
+
+    def _count(self, func: Any, args: tuple[Any, ...], compute: str) -> None:
+        """Operations of a product go to the format of its operands, the wider where they differ."""
+        found = flops(func, args)
+        if found:
+            operands = _multiplied(func, args)
+            labels = [
+                self._labels.of(t) or compute or _multiplied_as(t, func.overloadpacket.__name__) for t in operands
+            ]
+            self.flops[max(labels, key=_width)] += found
+        elif found is None:
+            self.uncounted.add(func.overloadpacket.__name__)
 
     def _maybe_loss(self, out: Any) -> None:
         """The loss is the last floating scalar computed outside all modules before backward."""
@@ -224,6 +242,11 @@ class _Labels:
         """Empty for a tensor that holds what its dtype says."""
         found = self._of.get(id(x.untyped_storage()))
         return found[1] if found else ""
+
+
+def _width(label: str) -> int:
+    """Bits of a dtype's name; those of low-bit operands, whose labels are no dtypes, are fewer than all."""
+    return {"float64": 64, "float32": 32, "tfloat32": 19, "float16": 16, "bfloat16": 16}.get(label, 8)
 
 
 def _multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:

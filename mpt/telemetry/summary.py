@@ -55,7 +55,7 @@ class Quality:
     best: Mapping[str, Any] | Unmeasured
 
 
-_NO_PEAK = Unmeasured("the device's peak is not known to this version")
+_NO_PEAK = Unmeasured("no step was observed")
 _NOT_COMPILED = Unmeasured("trainer.compile is off")
 _NOT_PREDICTED = Unmeasured("this version makes no predictions")
 
@@ -67,6 +67,7 @@ class Extras:
     compile_s: Figure = _NOT_COMPILED
     mfu: Figure = _NO_PEAK
     peak_tflops: Figure = _NO_PEAK
+    flops_per_step: int | Unmeasured = _NO_PEAK
     predicted_peak_bytes: int | Unmeasured = _NOT_PREDICTED
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further members of summary.json, by key."""
@@ -108,6 +109,7 @@ def summary(
             "startup_s": split["startup"],
             "mfu": extras.mfu,
             "peak_tflops": extras.peak_tflops,
+            "flops_per_step": extras.flops_per_step,
         },
         "memory": {**vars(memory), "predicted_peak_bytes": extras.predicted_peak_bytes},
         "time_s": {key: split[key] for key in ("total", "train", "eval", "checkpoint", "data")},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from mpt.plan.mfu import Work, mfu, peak_tflops
 from mpt.record.provenance import versions
 from mpt.telemetry.history import read
 from mpt.telemetry.memory import Memory, MemoryMeter
@@ -89,9 +91,20 @@ def _extras(course: Course, seen: Preflight) -> Extras:
         "skipped_samples": progress.skipped_samples,
         "resumed_at": progress.resumed_at,
     }
-    if cfg.trainer.compile:
-        return Extras(compile_s=course.clock.warmup_excess_s(), more=more)
-    return Extras(more=more)
+    extras = Extras(**_utilisation(course, seen), more=more)
+    return replace(extras, compile_s=course.clock.warmup_excess_s()) if cfg.trainer.compile else extras
+
+
+def _utilisation(course: Course, seen: Preflight) -> dict[str, Any]:
+    """FLOPs of the median step against the peak of their formats."""
+    plan, step_ms = course.run.plan, course.clock.speed().step_p50_ms
+    m, micro = plan.mechanism, plan.length.accumulate
+    emulated = f"{m.effective} is emulated here: no speed is claimed" if m.backend == "emulated" else ""
+    work = Work({form: flops * micro for form, flops in seen.work.flops.items()}, seen.work.uncounted)
+    peak = peak_tflops(work, plan.device, course.run.cfg.trainer.peak_tflops)
+    step_s = step_ms if isinstance(step_ms, Unmeasured) else step_ms / 1e3
+    counted = Unmeasured(f"not counted: {', '.join(sorted(work.uncounted))}") if work.uncounted else work.total
+    return {"flops_per_step": counted, "peak_tflops": peak, "mfu": mfu(work, peak, step_s, emulated)}
 
 
 def _why_not(does_not_apply: bool, what: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mpt import rng
 from mpt.build import Run
 from mpt.errors import ModelError, MptError, Problem
+from mpt.plan.mfu import Work
 from mpt.precision.audit import Auditor
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
@@ -26,9 +27,10 @@ from mpt.usercode import FAULTS
 
 @dataclass(frozen=True)
 class Preflight:
-    """What the dry pass saw: formats, bytes, and the weights that no gradient reached."""
+    """What the dry pass saw: formats, products, and the weights that no gradient reached."""
 
     audit: Audit
+    work: Work
     numerics: dict[str, Any]
     idle_weights: tuple[str, ...]
 
@@ -77,7 +79,7 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
         weight.grad = None
     buffers.restore(torch.ones((), device=run.device))
     rng.restore(state, run.device)
-    return Preflight(auditor.result(), proof, idle)
+    return Preflight(auditor.result(), Work(auditor.flops, auditor.uncounted), proof, idle)
 
 
 @contextmanager

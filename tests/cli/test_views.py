@@ -146,7 +146,8 @@ def test_gpus_that_plans_know_are_listed_with_every_name(capsys: pytest.CaptureF
     assert all(row["select"] == f"device={row['name']}" for row in rows)
     shown = output(capsys, "list", "gpus")
     assert "device=h100 or h100-sxm" in shown
-    assert "compute capability 9.0" in shown
+    assert "NVIDIA H100 80GB HBM3" in shown
+    assert {row["name"]: row["bfloat16"] for row in rows}["h100"] == 989
 
 
 def test_the_users_folder_appears_in_lists(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
