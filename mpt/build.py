@@ -18,7 +18,7 @@ from mpt.optim import build_optimizer, is_fused
 from mpt.optim._base import Optimizer
 from mpt.plan.facts import facts_of, probe
 from mpt.plan.plan import Plan, length, notes
-from mpt.precision.assignment import assign
+from mpt.precision.assignment import assign, settled
 from mpt.precision.capability import resolve
 from mpt.precision.policy import Policy, install
 from mpt.rng import seed_all
@@ -116,7 +116,7 @@ def _model(cfg: RunConfig, data: DataSource) -> nn.Module:
 def _plan(
     cfg: RunConfig, facts: DeviceFacts, model: nn.Module, data: DataSource, task: Task, rows: tuple[ModuleRow, ...]
 ) -> Plan:
-    mechanism = resolve(cfg.precision, facts)
+    mechanism = settled(resolve(cfg.precision, facts), rows)
     params = sum(p.numel() for p in model.parameters())
     fused, run_length = is_fused(cfg.optimizer, facts.type), length(cfg, data.batches_per_epoch, params)
     return Plan(

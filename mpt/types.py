@@ -60,7 +60,8 @@ class DeviceFacts:
     """What is known of a device and the software on it; can be made by hand for an absent one.
 
     `type` is cpu, cuda or mps. `capability` is CUDA's (major, minor), None elsewhere. `features` holds
-    CPU flags that matter to number formats (`avx512_bf16`, `amx_bf16`, `avx512_fp16`).
+    CPU flags that matter to number formats (`avx512_bf16`, `amx_bf16`, `avx512_fp16`). `torchao` is its version,
+    None where it is not installed.
     """
 
     type: str
@@ -70,6 +71,7 @@ class DeviceFacts:
     memory_bytes: int | None = None
     features: tuple[str, ...] = ()
     index: int = 0
+    torchao: str | None = None
 
 
 @dataclass(frozen=True)

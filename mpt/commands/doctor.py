@@ -17,7 +17,7 @@ Looks at every device of this machine, or at the one that device= names, and tim
 each format for about two seconds in all. --conformance compares roundings and block scales with tables of every
 code instead, in some seconds; it exits 5 where one bit differs."""
 
-PACKAGES = ("torch", "torchvision", "hydra-core", "omegaconf", "numpy", "rich", "timm")
+PACKAGES = ("torch", "torchvision", "hydra-core", "omegaconf", "numpy", "rich", "timm", "torchao")
 BUDGET_S = 2.0
 """For the timed products of all formats and devices together."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 
@@ -23,8 +24,14 @@ def facts_of(device: str) -> DeviceFacts:
     import torch
 
     gpu = GPUS[device]
-    memory_bytes = int(gpu.memory_gb * 1e9)
-    return DeviceFacts("cuda", gpu.name, str(torch.__version__), capability=gpu.capability, memory_bytes=memory_bytes)
+    return DeviceFacts(
+        "cuda",
+        gpu.name,
+        str(torch.__version__),
+        capability=gpu.capability,
+        memory_bytes=int(gpu.memory_gb * 1e9),
+        torchao=_torchao(),
+    )
 
 
 def probe(device: str) -> DeviceFacts:
@@ -66,7 +73,16 @@ def _cuda(device: str, index: int) -> DeviceFacts:
         capability=(facts.major, facts.minor),
         memory_bytes=facts.total_memory,
         index=index,
+        torchao=_torchao(),
     )
+
+
+def _torchao() -> str | None:
+    """Its version, without importing it."""
+    try:
+        return importlib.metadata.version("torchao")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _mps() -> DeviceFacts:

@@ -114,8 +114,10 @@ class Plan:
         if not m.low:
             return []
         layers = [row for row in self.rows if row.kind == "gemm"]
-        low = sum(row.compute not in (m.compute, "float32") for row in layers)
-        told = [f"operands {m.low} {m.low_how} in {low} of {len(layers)} layers that multiply ({m.low_reason})"]
+        low = [row for row in layers if row.compute not in (m.compute, "float32")]
+        counts = {how: sum(row.how == how for row in low) for how in ("native", "emulated")}
+        how = " and ".join(f"{how} in {n}" for how, n in counts.items() if n) or f"{m.low_how} in 0"
+        told = [f"operands {m.low} {how} of {len(layers)} layers that multiply ({m.low_reason})"]
         return told if low else [*told, f"no layer takes {self.precision}: the table of `mpt plan` says why for each"]
 
 
@@ -157,8 +159,10 @@ def notes(
 
 
 def _low_bit_notes(cfg: RunConfig, mechanism: Mechanism) -> list[str]:
-    told = [f"{mechanism.low} is {mechanism.low_how} here: its numerics are real, its speed says nothing"]
-    if cfg.trainer.compile and mechanism.how != "emulated":
+    told = []
+    if mechanism.low_how == "emulated":
+        told.append(f"{mechanism.low} is emulated here: its numerics are real, its speed says nothing")
+    if cfg.trainer.compile and mechanism.how != "emulated" and mechanism.low_how == "emulated":
         told.append("trainer.compile has no effect: emulated formats run eagerly")
     if "floor" in mechanism.scale_rules:
         told.append(

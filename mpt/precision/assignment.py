@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from mpt.precision.capability import Mechanism
 from mpt.precision.low.eligible import lowered
+from mpt.precision.low.ways import ways
 from mpt.precision.roles import (
     is_batch_norm,
     is_norm,
@@ -48,6 +50,15 @@ def assign(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> tupl
     return tuple(planned.row(name, module) for name, module in computing(model))
 
 
+def settled(mechanism: Mechanism, rows: tuple[ModuleRow, ...]) -> Mechanism:
+    """The mechanism as these layers have it: low-bit products are native where all of them are."""
+    low = [row for row in rows if row.kind == "gemm" and row.compute not in (mechanism.compute, "float32")]
+    if mechanism.low_how == "emulated" or all(row.how == "native" for row in low):
+        return mechanism
+    reason = f"{mechanism.low_reason}; the rows of emulated layers say why"
+    return replace(mechanism, low_how="emulated", low_reason=reason)
+
+
 def computing(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules that get a row, in the order of `named_modules`."""
     for name, module in running_modules(model):
@@ -76,6 +87,7 @@ class _Planned:
         kept = {name for name, now in changes_of_format(model, cfg).items() if now == "float32"}
         self._float32 = kept_parameters(model, kept)
         self._low = lowered(model, cfg)
+        self._ways = ways(model, self._low.gemms, cfg, mechanism)
         self._counted: dict[int, str] = {}
 
     def row(self, name: str, module: nn.Module) -> ModuleRow:
@@ -92,8 +104,7 @@ class _Planned:
         if self._inside[name] == "float32" and self._cfg.compute != "float32":
             return "float32", "native", f"kept float32 by the rule `{_told(rule)}`"
         if name in self._low.gemms:
-            label, compute = self._low.gemms[name].label, self._mechanism.compute
-            return label, self._mechanism.low_how, f"operands {label}, sums float32, results {compute}"
+            return self._low_bit(name)
         if kind == "gemm" and name in self._low.kept:
             return self._mechanism.compute, self._mechanism.how, self._low.kept[name]
         if kind == "gemm":
@@ -106,6 +117,14 @@ class _Planned:
         if kind == "embedding":
             return "follows", "follows", "a look-up: the format of its weights"
         return "follows", "follows", "follows its input and the op policy"
+
+    def _low_bit(self, name: str) -> tuple[str, Any, str]:
+        label, way = self._low.gemms[name].label, self._ways[name]
+        told = f"operands {label}, sums float32, results {self._mechanism.compute}"
+        if not isinstance(way, str):
+            return label, "native", f"{told}; torchao's {way.name}"
+        # Where nothing is native the reason stands above the table, once.
+        return label, "emulated", f"{told}; emulated: {way}" if self._mechanism.native else told
 
     def _why_gemm(self, rule: LayerRule | None) -> str:
         if self._mechanism.compute == "float32":

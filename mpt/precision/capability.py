@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.operand import Gemms, Operand
 from mpt.formats.table import COMPUTE, format_of
+from mpt.precision.low.recipes import INSTALL, MXFP8, NVFP4, RECIPES, TENSORWISE, Recipe, known_torchao, recipe_of
 from mpt.precision.low.settings import low_bit
 from mpt.types import DeviceFacts, FormatSupport
 
@@ -27,6 +28,14 @@ LOW: dict[str, tuple[int, int]] = {
 """Low-bit formats of which tensor cores make products, and the compute capability from which they do.
 Source: NVIDIA, PTX ISA, mma and tcgen05 instructions, target notes."""
 
+_BY_TORCHAO: dict[str, Recipe] = {
+    "float8_e4m3fn": TENSORWISE,
+    "float8_e5m2": TENSORWISE,
+    "mxfp8": MXFP8,
+    "nvfp4": NVFP4,
+}
+"""The least that torchao does with them: linears, scaled as `recipes` says."""
+
 How = Literal["native", "emulated"]
 _Answer = tuple[How, str]
 
@@ -43,6 +52,8 @@ class Mechanism:
     low_how: How = "emulated"
     low_reason: str = ""
     scale_rules: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    """Names of torchao's recipes that low-bit linears may take here."""
 
     @property
     def effective(self) -> str:
@@ -93,20 +104,42 @@ def resolve(cfg: PrecisionConfig, facts: DeviceFacts) -> Mechanism:
     return Mechanism(cfg.compute, how, reason, facts.type, *_resolve_low(cfg, facts))
 
 
-def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, str, tuple[str, ...]]:
-    """The low-bit products of a policy: their formats, and how they are had."""
+def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, str, tuple[str, ...], tuple[str, ...]]:
+    """The low-bit products of a policy: formats, how and why, scale rules, and recipes that its layers may take."""
     low = low_bit(cfg)
     if low is None:
-        return "", "emulated", "", ()
-    answers = {kind: _low(kind, facts) for kind in _kinds(low.gemms)}
-    lacking = [kind for kind, (how, _) in answers.items() if how != "native"]
-    if cfg.backend == "native" and lacking:
-        what = f"got `native`, but {lacking[0]} is emulated on {facts.name}: {answers[lacking[0]][1]}"
-        hint = "precision.backend=auto emulates it with the same roundings; precision=bf16 is native where it exists"
-        raise PrecisionError(Problem("precision.backend", what, hint))
-    reasons = dict.fromkeys(reason for _, reason in answers.values())
+        return "", "emulated", "", (), ()
+    how, reason = _products(low.gemms, cfg, facts)
+    if cfg.backend == "native" and how != "native":
+        raise PrecisionError(_no_native_products(cfg, facts, low.gemms, reason))
     rules = {op.rule for op in low.gemms.operands() if op.scale == "mx"}
-    return low.gemms.label, "emulated", "; ".join(reasons), tuple(sorted(rules))
+    wanted = cfg.backend != "emulated" and cfg.compute == "bfloat16"
+    native = tuple(r.name for r in RECIPES if wanted and _by_torchao(r, facts)[0] == "native")
+    return low.gemms.label, how, reason, tuple(sorted(rules)), native
+
+
+def _products(gemms: Gemms, cfg: PrecisionConfig, facts: DeviceFacts) -> _Answer:
+    """How a policy's own products are had: hardware first, then whether torchao has exactly them."""
+    if cfg.backend == "emulated":
+        return "emulated", "asked for by precision.backend"
+    lacking = [reason for kind in _kinds(gemms) if (reason := _hardware_lacks(kind, facts))]
+    recipe = recipe_of(gemms)
+    if lacking:
+        return "emulated", "; ".join(dict.fromkeys(lacking))
+    if isinstance(recipe, str):
+        return "emulated", recipe
+    if cfg.compute != "bfloat16":
+        return "emulated", f"torchao's products have results of bfloat16, not {cfg.compute}"
+    return _by_torchao(recipe, facts)
+
+
+def _no_native_products(cfg: PrecisionConfig, facts: DeviceFacts, gemms: Gemms, reason: str) -> Problem:
+    formats = " and ".join(_kinds(gemms))
+    native = [s.format for s in support(facts) if s.how == "native"]
+    hint = "precision.backend=auto emulates it with the same roundings"
+    if INSTALL not in reason:
+        hint += f"; native here: {', '.join(native)}"
+    return Problem("precision.backend", f"got `native`, but {facts.name} emulates {formats}: {reason}", hint)
 
 
 def _kinds(gemms: Gemms) -> list[str]:
@@ -122,17 +155,48 @@ def _kind(op: Operand) -> str:
 
 
 def _low(kind: str, facts: DeviceFacts) -> _Answer:
-    """Low-bit products are emulated everywhere: no native kernel has been proved equal by this version's tests."""
+    """A row of the table, without a policy: the least that torchao does with the format."""
+    lacking = _hardware_lacks(kind, facts)
+    if lacking:
+        return "emulated", lacking
+    recipe = _BY_TORCHAO.get(kind)
+    if recipe is None:
+        return "emulated", f"tensor cores multiply {kind}, torchao has no training layer of it"
+    return _by_torchao(recipe, facts)
+
+
+def _hardware_lacks(kind: str, facts: DeviceFacts) -> str:
+    """Why the device can't multiply that format; empty where it can."""
     needed = LOW.get(kind)
     if needed is None:
-        return "emulated", f"no hardware multiplies {kind}"
+        return f"no hardware multiplies {kind}"
     if facts.type != "cuda":
-        return "emulated", f"{facts.name} has no products of {kind}"
-    if facts.capability is None or facts.capability < needed:
-        have = "unknown" if facts.capability is None else _dotted(facts.capability)
-        return "emulated", f"compute capability {have}, {kind} needs {_dotted(needed)} or newer"
-    have = _dotted(facts.capability)
-    return "emulated", f"compute capability {have} multiplies {kind}, by kernels that this version does not call"
+        return f"{facts.name} has no products of {kind}"
+    return _too_old(kind, needed, facts)
+
+
+def _too_old(what: str, needed: tuple[int, int], facts: DeviceFacts) -> str:
+    if facts.capability is not None and facts.capability >= needed:
+        return ""
+    have = "unknown" if facts.capability is None else _dotted(facts.capability)
+    return f"compute capability {have}, {what} needs {_dotted(needed)} or newer"
+
+
+def _by_torchao(recipe: Recipe, facts: DeviceFacts) -> _Answer:
+    """Whether torchao, as it is installed here, has kernels of that recipe for the device."""
+    if facts.type != "cuda":
+        return "emulated", f"{facts.name} has no products of {recipe.name}"
+    old = _too_old(recipe.name, recipe.needs, facts)
+    if old or facts.capability is None:
+        return "emulated", old
+    have = f"compute capability {_dotted(facts.capability)}"
+    if recipe.only is not None and facts.capability[0] != recipe.only:
+        return "emulated", f"{have}, torchao's kernels of {recipe.name} are built for {recipe.only}.x"
+    if facts.torchao is None:
+        return "emulated", f"{have} has {recipe.name} with torchao, which is not installed: {INSTALL}"
+    if not known_torchao(facts.torchao):
+        return "emulated", f"torchao {facts.torchao} is not the release whose functions are known: {INSTALL}"
+    return "native", f"{have} and torchao {facts.torchao} have linears of {recipe.name}"
 
 
 def _check_roles(cfg: PrecisionConfig) -> None:

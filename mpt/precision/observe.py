@@ -16,6 +16,7 @@ from mpt.precision.emulate import GEMMS, VECTORS
 from mpt.precision.flops import flops
 from mpt.precision.kept import Kept
 from mpt.precision.live import LiveBytes
+from mpt.precision.low.native import native_label
 from mpt.precision.nested import tensors
 from mpt.precision.switches import tfloat32_allowed
 
@@ -41,6 +42,8 @@ _OTHER_GEMMS: dict[str, tuple[int, ...]] = {
         ),
         (0, 1, 2, 3),
     ),
+    "_scaled_mm": (0, 1),
+    "_scaled_mm_v2": (0, 1),
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rnn_backward"), (0, 1, 4)),
 }
 """Ops of other devices that multiply, by name, and which of their arguments are multiplied."""
@@ -272,4 +275,4 @@ def _multiplied_as(t: Tensor, op: str) -> str:
     """The format of an operand, where CUDA multiplies float32 as TF32 if it is allowed to."""
     if t.dtype == torch.float32 and t.device.type == "cuda" and tfloat32_allowed("conv" in op or "rnn" in op):
         return "tfloat32"
-    return _format(t)
+    return native_label(t) or _format(t)

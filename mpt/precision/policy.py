@@ -20,7 +20,10 @@ from mpt.precision.kernels import install_kernels
 from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
 from mpt.precision.low.eligible import lowered
 from mpt.precision.low.layers import LowLayers
+from mpt.precision.low.native import native_linear
+from mpt.precision.low.recipes import Recipe
 from mpt.precision.low.settings import low_bit
+from mpt.precision.low.ways import ways
 from mpt.precision.masters import MasterCopies, Masters, SameWeights
 from mpt.precision.ops import check_keep
 from mpt.precision.roles import kept_parameters
@@ -53,7 +56,7 @@ class Policy:
         self._low = low
         self._emulation = Emulation(mechanism.compute) if mechanism.emulated else None
         self._borders = Borders(mechanism, self._emulation)
-        emulation = self._emulation or (_Eagerly() if low else None)
+        emulation = self._emulation or (_Eagerly() if low and low.emulated else None)
         self._forward = _entered(_autocast(mechanism), emulation)
         self._backward: AbstractContextManager[Any] = emulation or _NOTHING
 
@@ -145,19 +148,25 @@ def install(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> Pol
     copied = cfg.master is not None and full
     masters: Masters = MasterCopies(names, weights, _of(names, full)) if copied else SameWeights(weights)
     lost: UpdateMeter = LostUpdates() if full and not copied else NothingLost()
-    policy = Policy(model, mechanism, masters, lost, _low_layers(model, cfg))
+    policy = Policy(model, mechanism, masters, lost, _low_layers(model, cfg, mechanism))
     if mechanism.half:
         install_kernels(mechanism.device, cfg.keep)
     policy.enforce(changes)
     return policy
 
 
-def _low_layers(model: nn.Module, cfg: PrecisionConfig) -> LowLayers | None:
+def _low_layers(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> LowLayers | None:
     """Before borders are put around them, so that these lie outside."""
     low, found = low_bit(cfg), lowered(model, cfg)
     if low is None or not found.gemms:
         return None
-    return LowLayers(model, found.gemms, storage_dtype(cfg.compute), low.history)
+    compute, modules = storage_dtype(cfg.compute), dict(model.named_modules())
+    native = {}
+    for name, way in ways(model, found.gemms, cfg, mechanism).items():
+        module = modules[name]
+        if isinstance(way, Recipe) and isinstance(module, nn.Linear):
+            native[name] = native_linear(module, found.gemms[name], way, compute)
+    return LowLayers(model, found.gemms, compute, low.history, native)
 
 
 def _trained(model: nn.Module) -> tuple[list[str], list[Parameter]]:

@@ -22,17 +22,28 @@ class LowLayers:
     """The low-bit layers of one model; they act where autocast is on, and are plain layers elsewhere.
 
     The new forward is an attribute of the instance: names of parameters and of the state dict stay as they are.
+    `native` are forwards of those that the device multiplies itself; `emulated` tells whether there are others.
     """
 
-    def __init__(self, model: nn.Module, gemms: Mapping[str, Gemms], compute: torch.dtype, history: int) -> None:
-        modules = dict(model.named_modules())
+    def __init__(
+        self,
+        model: nn.Module,
+        gemms: Mapping[str, Gemms],
+        compute: torch.dtype,
+        history: int,
+        native: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    ) -> None:
+        modules, native = dict(model.named_modules()), native or {}
+        self.emulated = set(gemms) > set(native)
         delayed = any(op.scale == "delayed" for g in gemms.values() for op in g.operands())
         self._amax: AmaxHistory | None = None
         if delayed:
             device = next(model.parameters()).device
             self._amax = AmaxHistory(list(gemms), history, device)
         for index, (name, products) in enumerate(gemms.items()):
-            _replace(modules[name], Layer(products, compute, index, self._amax))
+            layer = Layer(products, compute, index, self._amax)
+            low = _on_device(native[name]) if name in native else _emulated(modules[name], layer)
+            _replace(modules[name], compute, low)
 
     def turn(self) -> None:
         """An update has all its gradients."""
@@ -47,9 +58,11 @@ class LowLayers:
         return self._amax is None or ("amax" in state and self._amax.load_state_dict(state["amax"]))
 
 
-def _replace(module: nn.Module, layer: Layer) -> None:
+_Low = Callable[[Tensor, bool], Tensor]
+
+
+def _replace(module: nn.Module, compute: torch.dtype, low: _Low) -> None:
     plain: Callable[[Tensor], Tensor] = module.forward
-    low = _linear(module, layer) if isinstance(module, nn.Linear) else _conv(module, layer)
 
     @functools.wraps(plain)
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -59,12 +72,20 @@ def _replace(module: nn.Module, layer: Layer) -> None:
         # A pass that is only watched, or that trains nothing, leaves no trace in the scales.
         record = torch.is_grad_enabled() and not Emulation.watchers
         with torch.autocast(device, enabled=False):
-            return low(x.to(layer.compute), record)
+            return low(x.to(compute), record)
 
     module.forward = forward
 
 
-def _linear(module: nn.Linear, layer: Layer) -> Callable[[Tensor, bool], Tensor]:
+def _on_device(native: Callable[[Tensor], Tensor]) -> _Low:
+    return lambda x, record: native(x)
+
+
+def _emulated(module: nn.Module, layer: Layer) -> _Low:
+    return _linear(module, layer) if isinstance(module, nn.Linear) else _conv(module, layer)
+
+
+def _linear(module: nn.Linear, layer: Layer) -> _Low:
     def low(x: Tensor, record: bool) -> Tensor:
         out: Tensor = LowLinear.apply(x, module.weight, module.bias, layer, record)
         return out
@@ -72,7 +93,7 @@ def _linear(module: nn.Linear, layer: Layer) -> Callable[[Tensor, bool], Tensor]
     return low
 
 
-def _conv(module: nn.Module, layer: Layer) -> Callable[[Tensor, bool], Tensor]:
+def _conv(module: nn.Module, layer: Layer) -> _Low:
     assert isinstance(module, nn.modules.conv._ConvNd)
     padding = _padding(module)
     zeros = module.padding_mode == "zeros"
