@@ -45,13 +45,17 @@ def environment(facts: DeviceFacts, flags: Mapping[str, Any], threads: int) -> d
 
 def versions() -> dict[str, str]:
     """Python, and each package that bears on a run and is installed."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {**found, "mpt": mpt.__version__}
+    found = {name: version for name in _PACKAGES if (version := _version(name)) is not None}
+    return {"python": platform.python_version(), **found, "mpt": mpt.__version__}
+
+
+@cache
+def _version(name: str) -> str | None:
+    """Of what this process has loaded or would load: once for all its runs."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -69,22 +73,23 @@ def source(argv: Sequence[str], folder: Path | None = None) -> str:
     `folder` is where the command was typed; None: the working directory.
     """
     folder = folder or Path.cwd()
-    digest, commit = _own(Path(mpt.__file__).parent)
+    digest, own = _own(Path(mpt.__file__).parent)
+    commit, changes = _state(folder)
     lines = [
         f"command: {shlex.join(argv)}",
         f"folder: {folder}",
         f"python: {sys.executable}",
         f"mpt: {mpt.__version__}, sha256 of its files {digest}",
-        f"mpt commit: {commit or 'not in a git tree'}",
-        f"commit: {_commit(folder) or 'not in a git tree'}",
+        f"mpt commit: {own or 'not in a git tree'}",
+        f"commit: {commit or 'not in a git tree'}",
     ]
-    return "\n".join(lines) + "\n" + _changes(folder)
+    return "\n".join(lines) + "\n" + changes
 
 
 @cache
 def _own(package: Path) -> tuple[str, str]:
     """Hash and commit of mpt: of what this process runs, so once for all its runs."""
-    return package_hash(package), _commit(package)
+    return package_hash(package), _state(package)[0]
 
 
 def package_hash(folder: Path) -> str:
@@ -96,22 +101,23 @@ def package_hash(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _commit(folder: Path) -> str:
-    """The commit of the git tree that the folder lies in and tracks; empty where there is none."""
-    commit = _git(folder, "rev-parse", "HEAD").strip()
-    return commit if commit and _git(folder, "ls-files", "--", ".").strip() else ""
-
-
-def _changes(folder: Path) -> str:
-    """What the tree has that its commit has not: a diff, then names of untracked files."""
-    if not _commit(folder):
-        return ""
-    diff = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff")
+def _state(folder: Path) -> tuple[str, str]:
+    """The commit of the git tree that the folder lies in and tracks, and what the tree has that its commit has not:
+    a diff, then names of untracked files. Empty where there is no such tree."""
+    if not _git(folder, "ls-files", "--", ".").strip():
+        return "", ""
+    lines = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
+    if not commit or commit == "(initial)":
+        return "", ""
+    diff = ""
+    if any(line[0] in "12u" for line in lines if line):
+        diff = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff")
     if len(diff) > _DIFF_LIMIT:
         diff = f"{diff[:_DIFF_LIMIT]}\n(cut: {len(diff):,} characters in all)\n"
-    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--directory")
+    untracked = "".join(f"{line[2:]}\n" for line in lines if line.startswith("? "))
     parts = (("changes", diff), ("untracked", untracked))
-    return "".join(f"\n--- {title} ---\n{text}" for title, text in parts if text.strip())
+    return commit, "".join(f"\n--- {title} ---\n{text}" for title, text in parts if text.strip())
 
 
 def _git(folder: Path, *words: str) -> str:

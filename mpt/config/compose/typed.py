@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -29,7 +30,7 @@ class Leaves:
 
     def read(self, cfg: DictConfig, skeleton: DictConfig) -> None:
         """Takes every key of `cfg`; `skeleton` is cfg before the command line, and gives options their types."""
-        hints = get_type_hints(RunConfig)
+        hints = hints_of(RunConfig)
         for name in hints.keys() - NOT_YAML:
             if is_dataclass(hints[name]):
                 self._group(name, hints[name], cfg[name], skeleton[name])
@@ -52,7 +53,7 @@ class Leaves:
         value = self._resolved(where, cfg, key)
         if value is _BAD:
             return
-        hint = get_type_hints(cls)[key]
+        hint = hints_of(cls)[key]
         try:
             self.values[where] = convert(cls, key, hint, value)
         except (OmegaConfBaseException, TypeError):
@@ -91,6 +92,12 @@ class Leaves:
 _BAD = object()
 
 
+@cache
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Types of a dataclass's fields."""
+    return get_type_hints(cls)
+
+
 def names(cfg: DictConfig) -> set[str]:
     """Its keys, those without a value (`???`) too: `in` says no to them."""
     return {str(key) for key in cfg}
@@ -109,10 +116,17 @@ def convert(cls: Any, key: str, hint: Any, value: Any) -> Any:
         return value
     if type(value) is int and float in members:
         return float(value)
+    if isinstance(value, list) and any(_holds(member, value) for member in members):
+        return value
     node = OmegaConf.structured(cls)
     OmegaConf.update(node, key, value)
     result = node[key]
     return OmegaConf.to_object(result) if OmegaConf.is_config(result) else result
+
+
+def _holds(hint: Any, value: list[Any]) -> bool:
+    """Whether the list is of that type as it stands; one that has to be converted is left to OmegaConf."""
+    return get_origin(hint) is list and all(type(item) is get_args(hint)[0] for item in value)
 
 
 def _text(hint: Any, value: Any) -> str | None:
