@@ -12,7 +12,7 @@ from mpt.formats.table import format_of
 
 
 class Optimizer(Protocol):
-    """`step` divides gradients by `divisor` and applies them unless `found` is 1.
+    """`step` divides gradients by `divisor` (None: by nothing) and applies them unless `found` is 1.
 
     `reads_device` tells whether that takes one read of `found` on the host; `by_closure` whether the
     optimizer evaluates the loss itself.
@@ -22,7 +22,7 @@ class Optimizer(Protocol):
     reads_device: bool
     by_closure: bool
 
-    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None: ...
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None: ...
 
     def reset(self) -> None: ...
 

@@ -41,7 +41,7 @@ class FusedAdam:
             "maximize": False,
         }
 
-    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
         params, first, second, counts = self.params, self._first, self._second, self._counts
         if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
@@ -85,7 +85,7 @@ class FusedSGD:
             "is_first_step": False,
         }
 
-    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
         params, momentum = self.params, self._momentum
         if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)

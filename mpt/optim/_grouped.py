@@ -21,7 +21,7 @@ class Grouped:
         self.params = params
         self._places, self._inner = places, inner
 
-    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
         for place, optimizer in zip(self._places, self._inner, strict=True):
             optimizer.step([grads[i] for i in place], lr, divisor, found)
 

@@ -20,12 +20,13 @@ class TorchOptimizer:
         self.params = params
         self.inner = inner
 
-    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor, found: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
         skip, rate = torch.stack((found, lr)).tolist()
         if skip:
             return
         have = [g for g in grads if g is not None]
-        torch._foreach_div_(have, divisor)
+        if divisor is not None:
+            torch._foreach_div_(have, divisor)
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad
         self._set_rate(rate)

@@ -137,10 +137,8 @@ class Stepper:
         self._policy.gather()
         grads = [p.grad for p in optimizer.params]
         norm, attempt.parts = norms([g for g in grads if g is not None])
-        divisor = scaler.scale
-        if excess != 1:
-            divisor = divisor * excess
-        if scaler.active or excess != 1:
+        divisor = self._divisor(excess)
+        if divisor is not None:
             norm = norm / divisor
         both = torch.add(norm, attempt.loss_sum, alpha=0)  # norm, or NaN where either is non-finite
         found = (both - both).ne_(0)  # finite: 0; inf and NaN: NaN, which is not 0
@@ -151,12 +149,19 @@ class Stepper:
         attempt.norm, attempt.found = norm, found
         self._after(found)
 
-    def _clipped(self, divisor: Tensor, norm: Tensor) -> Tensor:
+    def _divisor(self, excess: float) -> Tensor | None:
+        """What gradients are to be divided by; None where that is 1: dividing writes every gradient once more."""
+        if excess != 1:
+            return self._scaler.scale * excess
+        return self._scaler.scale if self._scaler.active else None
+
+    def _clipped(self, divisor: Tensor | None, norm: Tensor) -> Tensor | None:
         """The divisor of gradients, times the excess of the norm over clip_norm."""
         if self._clip_norm is None:
             return divisor
         # torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm
-        return ((norm + 1e-6) / self._clip_norm).clamp_(min=1.0) * divisor
+        excess = ((norm + 1e-6) / self._clip_norm).clamp_(min=1.0)
+        return excess if divisor is None else excess * divisor
 
     def _after(self, found: Tensor) -> None:
         """Working weights follow their masters; the next rate, buffers and average follow applied updates only."""
