@@ -133,6 +133,7 @@ class Loop:
         self._teller.steps(rows, self._recent)
         self._recent.clear()
         self._lost.read(self._progress)
+        self._course.energy.poll()
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
         reason = self._guard.verdict(rows)
         return Ending("DIVERGED", ExitCode.DIVERGED, reason) if reason else None

@@ -90,6 +90,7 @@ def _extras(course: Course, seen: Preflight) -> Extras:
         "idle_weights": list(seen.idle_weights),
         "skipped_samples": progress.skipped_samples,
         "resumed_at": progress.resumed_at,
+        "energy": course.energy.summary(),
     }
     extras = Extras(**_utilisation(course, seen), more=more)
     return replace(extras, compile_s=course.clock.warmup_excess_s()) if cfg.trainer.compile else extras

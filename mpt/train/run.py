@@ -26,6 +26,7 @@ from mpt.record.provenance import environment, source
 from mpt.record.writer import RunWriter, past
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console, make_console
+from mpt.telemetry.energy import EnergyMeter
 from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.engine import make_engine
@@ -107,7 +108,9 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
             raise
         what = f"model={cfg.model.choice} on data={cfg.data.name} does not fit into memory: {error}"
         raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
-    course = Course(run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, Progress())
+    course = Course(
+        run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, EnergyMeter(run.plan.device), Progress()
+    )
     if state is not None:
         told = restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
         if start.reopen is None:

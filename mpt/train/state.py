@@ -13,6 +13,7 @@ from mpt.config.fingerprint import differences, essence
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
 from mpt.telemetry.clock import Clock
+from mpt.telemetry.energy import EnergyMeter
 from mpt.telemetry.history import History
 from mpt.train.engine import Engine
 from mpt.train.progress import Progress
@@ -26,6 +27,7 @@ class Course:
     engine: Engine
     history: History
     clock: Clock
+    energy: EnergyMeter
     progress: Progress
 
 
@@ -42,6 +44,7 @@ def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:
         "rng": rng.capture(run.device),
         "history": course.history.state_dict(),
         "clock": course.clock.state_dict(),
+        "energy": course.energy.state_dict(),
         "progress": asdict(course.progress),
         "offset": dict(offset),
         "essence": json.dumps(essence(run.cfg), default=str),
@@ -63,6 +66,7 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
     told += _restore_parts(run, engine, state, allow_changes)
     course.history.load_state_dict(state["history"])
     course.clock.load_state_dict(state["clock"])
+    course.energy.load_state_dict(state["energy"])
     course.progress = Progress(**state["progress"])
     totals = course.history.totals
     if totals.step > run.plan.length.steps:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from mpt.record.reader import RunData
-from mpt.report.section import Section, Table, Tone, get, mapping, number, shown
+from mpt.report.section import Section, Table, Tone, clean, get, mapping, number, shown
 from mpt.report.sections.precision import is_emulated
 from mpt.units import number_text, seconds_text
 
@@ -22,7 +22,7 @@ def section(run: RunData) -> Section:
     return Section(
         key="speed",
         title="Speed",
-        facts=tuple(_facts(speed)),
+        facts=(*_facts(speed), *_energy(run)),
         tables=tuple(_split(run)),
         notes=tuple(_notes(run, speed)),
         data={**speed, "time_s": get(run.summary, "time_s"), "emulated": is_emulated(run)},
@@ -64,6 +64,11 @@ def _facts(speed: dict[str, Any]) -> list[tuple[str, str]]:
     if number(speed, "mfu") is not None:
         facts.append(("model FLOP utilisation", shown(speed, ("mfu",), "share")))
     return facts
+
+
+def _energy(run: RunData) -> list[tuple[str, str]]:
+    joules, method = number(run.summary, "energy", "joules"), get(run.summary, "energy", "method")
+    return [] if joules is None else [("energy", f"{number_text(joules)} J ({clean(method)})")]
 
 
 def _split(run: RunData) -> list[Table]:
