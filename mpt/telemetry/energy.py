@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,11 @@ def _rapl(root: Path) -> Iterator[_Counter]:
             (folder / "energy_uj").read_text()
         except (OSError, ValueError):
             continue
-        yield lambda path=folder / "energy_uj": int(path.read_text()) / 1e6, wraps_at
+        yield partial(_joules, folder / "energy_uj"), wraps_at
+
+
+def _joules(path: Path) -> float:
+    return int(path.read_text()) / 1e6
 
 
 def _nvml(index: int) -> tuple[list[_Counter], str | Unmeasured]:
