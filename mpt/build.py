@@ -72,12 +72,13 @@ def build(cfg: RunConfig) -> Run:
     if channels_last(cfg):
         model = model.to(memory_format=torch.channels_last)
     rows = assign(model, cfg.precision, mechanism)
+    scaler = _scaler(cfg, device)
+    scaler.attach(model)  # before the policy puts its borders around what is there
     policy = install(model, cfg.precision, mechanism)
     if not policy.weights:
         raise ConfigError(Problem(f"model={cfg.model.choice}", "has no weight that can be trained: all are frozen"))
     optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment)
     plan = _plan(cfg, facts, model, data, task, rows)
-    scaler: Scaler = registry.load("scaling", cfg.scaling.name).build(cfg.scaling, device)
     lr = lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)
     seed_all(cfg.seed)
     return Run(cfg, plan, device, data, task, model, policy, scaler, optimizer, lr)
@@ -111,6 +112,11 @@ def _task(cfg: RunConfig, data: DataSource) -> Task:
 def _model(cfg: RunConfig, data: DataSource) -> nn.Module:
     model: nn.Module = registry.load("models", cfg.model.name).build(cfg.model.options, data.spec)
     return model
+
+
+def _scaler(cfg: RunConfig, device: torch.device) -> Scaler:
+    scaler: Scaler = registry.load("scaling", cfg.scaling.rule or cfg.scaling.name).build(cfg.scaling, device)
+    return scaler
 
 
 def _plan(

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.util import find_spec
 
 from mpt.config.ranges import STORED, WORDS
-from mpt.config.schema import RunConfig
+from mpt.config.schema import RunConfig, ScalingConfig
 from mpt.errors import Problem
 from mpt.formats.table import COMPUTE
 from mpt.registry import did_you_mean
 
-_USED_BY = {"none": ("max_consecutive_skips",), "static": ("init_scale", "max_consecutive_skips")}
-_SCALE_KEYS = (
-    *("init_scale", "growth_factor", "backoff_factor", "growth_interval"),
-    *("min_scale", "max_scale", "hysteresis", "max_consecutive_skips"),
-)
+_UNLIMITED = ("min_scale", "max_scale", "max_consecutive_skips")
+"""Keys of scaling that null switches off."""
+_SCALE_KEYS = tuple(f.name for f in fields(ScalingConfig) if f.name not in ("name", "rule", "options", "uses"))
 
 
 def _scaled(cfg: RunConfig) -> bool:
@@ -43,6 +42,14 @@ def scaler_without_masters(cfg: RunConfig) -> Iterator[Problem]:
         yield Problem(_asked(cfg), what, "use precision=fp16_master or precision=fp16, or scaling=none")
 
 
+def scaler_by_layer(cfg: RunConfig) -> Iterator[Problem]:
+    """A layer's scale is divided out of its weights' gradients in their own format, which has to hold them."""
+    p = cfg.precision
+    if "per_layer" in (cfg.scaling.rule, cfg.scaling.name) and p.param == "float16":
+        what = "gradients of float16 weights would be scaled back in float16, which has no room for them"
+        yield Problem(_asked(cfg), what, "use precision=fp16, or scaling=dynamic")
+
+
 def scaling_limits(cfg: RunConfig) -> Iterator[Problem]:
     """Floor ≤ initial scale ≤ ceiling."""
     s = cfg.scaling
@@ -60,21 +67,19 @@ def scaling_limits(cfg: RunConfig) -> Iterator[Problem]:
 
 
 def scaling_needs_values(cfg: RunConfig) -> Iterator[Problem]:
-    """A strategy that scales starts from a number."""
-    if _scaled(cfg) and cfg.scaling.init_scale is None:
-        yield Problem("scaling.init_scale", "got null", f"scaling={cfg.scaling.name} starts from a number")
-    if cfg.scaling.name == "dynamic":
-        for key in ("growth_factor", "backoff_factor", "growth_interval", "hysteresis"):
-            if getattr(cfg.scaling, key) is None:
-                yield Problem(f"scaling.{key}", "got null", "scaling=dynamic needs a number")
+    """What a strategy lists is a number, but for limits."""
+    values = {**vars(cfg.scaling), **cfg.scaling.options}
+    for key in cfg.scaling.uses:
+        if values.get(key) is None and key not in _UNLIMITED:
+            verb = "starts from" if key == "init_scale" else "needs"
+            yield Problem(f"scaling.{key}", "got null", f"scaling={cfg.scaling.name} {verb} a number")
 
 
 def scaling_unused(cfg: RunConfig) -> Iterator[Problem]:
     """A value that would do nothing is a misunderstanding."""
-    used = _USED_BY.get(cfg.scaling.name, _SCALE_KEYS)
     for key in _SCALE_KEYS:
         value = getattr(cfg.scaling, key)
-        if value is not None and key not in used:
+        if value is not None and key not in cfg.scaling.uses:
             what = f"got {value:g}, which scaling={cfg.scaling.name} has no use for"
             hint = "use scaling=dynamic" if cfg.precision.compute == "float16" else "leave it away"
             yield Problem(f"scaling.{key}", what, hint)
@@ -200,7 +205,14 @@ def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
 
 
 COMBINATIONS = (
-    *(scaler_with_wide_format, scaler_without_masters, scaling_limits, scaling_needs_values, scaling_unused),
+    *(
+        scaler_with_wide_format,
+        scaler_without_masters,
+        scaler_by_layer,
+        scaling_limits,
+        scaling_needs_values,
+        scaling_unused,
+    ),
     *(precision_roles, precision_moment, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
     *(unsafe_loss, loss_weight, lengths, loggers, not_in_this_version),
 )

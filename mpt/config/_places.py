@@ -106,7 +106,7 @@ def entries(cfg: RunConfig) -> Iterator[Problem]:
         ("models", "model", cfg.model.name),
         ("data", "data", cfg.data.name),
         ("tasks", "task", cfg.task.name),
-        ("scaling", "scaling", cfg.scaling.name),
+        ("scaling", "scaling", cfg.scaling.rule or cfg.scaling.name),
         ("optim", "optimizer", cfg.optimizer.name),
         ("schedules", "schedule", cfg.schedule.name),
     ):

@@ -16,6 +16,7 @@ _OUTSIDE_OF = {
     "trainer": ("log_every", "max_time_s", "peak_tflops"),
     "data": ("workers", "download", "root"),
     "distributed": ("nproc",),
+    "scaling": ("uses",),
 }
 
 

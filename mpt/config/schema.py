@@ -99,7 +99,7 @@ class PrecisionConfig:
 
 @dataclass
 class ScalingConfig:
-    """None means the strategy's own default; a value that the strategy has no use for is an error."""
+    """None: no such limit, or nothing that the strategy knows; a value that it has no use for is an error."""
 
     name: str
     init_scale: float | None
@@ -110,8 +110,12 @@ class ScalingConfig:
     max_scale: float | None
     hysteresis: int | None
     max_consecutive_skips: int | None
-    """Skips in a row after which the run stops as diverged; acts in every strategy."""
+    """Skips in a row after which guard.skips acts; in every strategy."""
+    rule: str | None = None
+    """The file in mpt/scaling/; None: that of its name. Several presets are one rule with other constants."""
     options: dict[str, Any] = field(default_factory=dict)
+    uses: list[str] = field(default_factory=list)
+    """Keys that the chosen YAML lists: those that mean something to the strategy; filled in by composition."""
 
 
 @dataclass

@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+"""Limits where none is asked for: float32's own, so that no scale becomes 0 or inf."""
 
 
-class Scaler(Protocol):
+class Scaler:
     """The owner of the loss scale.
 
-    `scale` is 0-dim float32 on the training device; it changes only in `update`, which takes
-    `found` (0-dim float32, 1.0 where any gradient of any rank was non-finite, else 0.0).
+    `scale` is 0-dim float32 on the training device; it changes only in `update`. `active`: it is not 1 for ever;
+    `changes`: `update` may change it. A strategy with `wants_largest` is told the largest magnitude of the unscaled
+    gradients. `exhausted` (0-dim int32) becomes 1 where a strategy says that it can go no lower: the run ends.
+    `leaves` collect gradients of the strategy's own, which every attempt starts without.
     """
 
-    strategy: str
-    active: bool
-    changes: bool
+    strategy = ""
+    active = True
+    changes = True
+    wants_largest = False
+    exhausted: Tensor | None = None
+    leaves: Sequence[Tensor] = ()
     scale: Tensor
 
-    def update(self, found: Tensor) -> None: ...
+    def attach(self, model: nn.Module) -> None:
+        """Put into the model what the strategy needs there; called once, before the precision policy is."""
 
-    def state_dict(self) -> dict[str, Tensor]: ...
+    def update(self, found: Tensor, largest: Tensor | None = None) -> None:
+        """One decision from one attempt, with no read on the host.
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
+        `found` is 0-dim float32, 1 where any gradient of any rank was non-finite, else 0.
+        """
+        raise NotImplementedError
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every tensor that the next update depends on."""
+        return {"scale": self.scale}
 
-def copy_state(own: dict[str, Tensor], state: dict[str, Tensor]) -> None:
-    """`own` holds `state`'s values, bit for bit; both must name the same tensors."""
-    assert own.keys() == state.keys(), f"scaler state holds {sorted(state)}, want {sorted(own)}"
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """The tensors hold `state`'s values, bit for bit; both must name the same ones."""
+        own = self.state_dict()
+        assert own.keys() == state.keys(), f"scaler state holds {sorted(state)}, want {sorted(own)}"
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+
+    def facts(self) -> dict[str, object]:
+        """What summary.json tells of the strategy besides its scale; reads the device."""
+        return {}

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mpt.config.schema import ScalingConfig
-from mpt.scaling._base import copy_state
+from mpt.scaling._base import LARGEST, SMALLEST, Scaler
 
 OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale", "hysteresis")
 
 
-class DynamicScaling:
+class DynamicScaling(Scaler):
     """torch.amp.GradScaler's rule, with a floor, a ceiling and hysteresis.
 
     With hysteresis h > 1 the scale backs off only at the h-th overflow since it last grew, and at each
     one after that; the count is refilled when the scale grows.
+    A scale never grows to inf. With other constants it is the rule of Apex, Keras, Megatron-LM and OpenSeq2Seq.
     Source: torch's `_amp_update_scale_`; hysteresis as in Megatron-LM's DynamicGradScaler.
     """
-
-    strategy = "dynamic"
-    active = True
-    changes = True
 
     def __init__(
         self,
@@ -34,15 +33,16 @@ class DynamicScaling:
         max_scale: float,
         hysteresis: int,
         device: torch.device,
+        strategy: str = "dynamic",
     ) -> None:
+        self.strategy = strategy
         self.scale = torch.tensor(init_scale, dtype=torch.float32, device=device)
         self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
         self.hysteresis_left = torch.tensor(hysteresis, dtype=torch.int32, device=device)
         self._rule = (growth_factor, backoff_factor, growth_interval)
         self._min, self._max, self._hysteresis = min_scale, max_scale, hysteresis
 
-    def update(self, found: Tensor) -> None:
-        """One decision from one attempt; no read on the host."""
+    def update(self, found: Tensor, largest: Tensor | None = None) -> None:
         shrink = found if self._hysteresis == 1 else self._use_up(found)
         torch._amp_update_scale_(self.scale, self.growth_tracker, shrink, *self._rule)
         self.scale.clamp_(self._min, self._max)
@@ -65,12 +65,14 @@ class DynamicScaling:
             "hysteresis_left": self.hysteresis_left,
         }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        copy_state(self.state_dict(), state)
+
+def rule(cfg: ScalingConfig) -> dict[str, Any]:
+    """The arguments of DynamicScaling, each of which the YAML gives; null limits are none."""
+    unlimited = {"min_scale": SMALLEST, "max_scale": LARGEST}
+    given = {key: getattr(cfg, key) for key in OPTIONS if getattr(cfg, key) is not None}
+    return {**unlimited, **given, "strategy": cfg.name}
 
 
 def build(cfg: ScalingConfig, device: torch.device) -> DynamicScaling:
-    """Dynamic scaling by cfg, each of whose values conf/scaling/dynamic.yaml gives."""
-    unlimited = {"min_scale": 0.0, "max_scale": float("inf")}
-    given = {key: getattr(cfg, key) for key in OPTIONS if getattr(cfg, key) is not None}
-    return DynamicScaling(**{**unlimited, **given}, device=device)
+    """Dynamic scaling by cfg."""
+    return DynamicScaling(**rule(cfg), device=device)

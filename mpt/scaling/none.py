@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from mpt.config.schema import ScalingConfig
+from mpt.scaling._base import Scaler
 
 
-class NoScaling:
+class NoScaling(Scaler):
     """Scale 1 for ever; a step with a non-finite gradient is still skipped, by the loop."""
 
     strategy = "none"
@@ -18,14 +19,11 @@ class NoScaling:
     def __init__(self, device: torch.device) -> None:
         self.scale = torch.ones((), device=device)
 
-    def update(self, found: Tensor) -> None:
+    def update(self, found: Tensor, largest: Tensor | None = None) -> None:
         """Nothing changes."""
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Nothing to restore."""
 
 
 def build(cfg: ScalingConfig, device: torch.device) -> NoScaling:

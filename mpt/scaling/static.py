@@ -6,27 +6,20 @@ import torch
 from torch import Tensor
 
 from mpt.config.schema import ScalingConfig
-from mpt.scaling._base import copy_state
+from mpt.scaling._base import Scaler
 
 
-class StaticScaling:
+class StaticScaling(Scaler):
     """The number that was asked for, on every step, whatever overflows."""
 
     strategy = "static"
-    active = True
     changes = False
 
     def __init__(self, scale: float, device: torch.device) -> None:
         self.scale = torch.tensor(scale, dtype=torch.float32, device=device)
 
-    def update(self, found: Tensor) -> None:
+    def update(self, found: Tensor, largest: Tensor | None = None) -> None:
         """Nothing changes."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"scale": self.scale}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        copy_state(self.state_dict(), state)
 
 
 def build(cfg: ScalingConfig, device: torch.device) -> StaticScaling:

@@ -88,6 +88,7 @@ def _extras(course: Course, seen: Preflight) -> Extras:
         },
         "evaluation": {"precision": cfg.trainer.eval_precision, "weights": "ema" if course.engine.ema else "current"},
         "idle_weights": list(seen.idle_weights),
+        "scaler": run.scaler.facts(),
         "skipped_samples": progress.skipped_samples,
         "resumed_at": progress.resumed_at,
         "energy": course.energy.summary(),

@@ -81,7 +81,7 @@ class Stepper:
         self._buffers, self._ema = buffers, ema
         self._clip_norm, self._loss_weight = clip_norm, loss_weight
         self._seeds: dict[int, Tensor] = {}
-        self._holders = list({id(t): t for t in (*policy.weights, *policy.masters)}.values())
+        self._holders = list({id(t): t for t in (*policy.weights, *policy.masters, *scaler.leaves)}.values())
 
     def __call__(self, window: Window) -> Attempt:
         """One attempt; the model's buffers, weights and moments are untouched where it is skipped."""
@@ -142,10 +142,11 @@ class Stepper:
             norm = norm / divisor
         both = torch.add(norm, attempt.loss_sum, alpha=0)  # norm, or NaN where either is non-finite
         found = (both - both).ne_(0)  # finite: 0; inf and NaN: NaN, which is not 0
+        largest = self._largest(grads, divisor) if scaler.wants_largest else None  # a kernel may unscale in place
         optimizer.step(grads, self._rates.now, self._clipped(divisor, norm), found)
         if scaler.changes:
             attempt.scale = scaler.scale.clone()
-            scaler.update(found)
+            scaler.update(found, largest)
         attempt.norm, attempt.found = norm, found
         self._after(found)
 
@@ -154,6 +155,13 @@ class Stepper:
         if excess != 1:
             return self._scaler.scale * excess
         return self._scaler.scale if self._scaler.active else None
+
+    @staticmethod
+    def _largest(grads: list[Tensor | None], divisor: Tensor | None) -> Tensor:
+        """The largest magnitude of the unscaled gradients."""
+        each = torch._foreach_norm([g for g in grads if g is not None], float("inf"))
+        largest = torch.stack([e.float() for e in each]).amax()
+        return largest if divisor is None else largest / divisor
 
     def _clipped(self, divisor: Tensor | None, norm: Tensor) -> Tensor | None:
         """The divisor of gradients, times the excess of the norm over clip_norm."""

@@ -77,7 +77,7 @@ class _Composer:
         for word in good:
             if not word.hydra and not self._is_group(word):
                 self._set(cfg, skeleton, word, choices)
-        self._overlay_auto(cfg, choices)
+        self._overlay_auto(cfg, skeleton, choices)
         return self._finish(cfg, skeleton, choices)
 
     def _shaped(self, word: words.Word) -> bool:
@@ -147,7 +147,7 @@ class _Composer:
             self.problems.append(self._unknown(word, skeleton, choices))
             return
         group, _, leaf = word.key.partition(".")
-        if leaf == "name" and group in self.groups:
+        if leaf in ("name", "rule") and group in self.groups:
             self.problems.append(Problem(word.key, "is set by the choice", f"write {group}={word.text}"))
             return
         line = words.quote_word(word, self._is_text(skeleton, word.key), multirun=False)
@@ -197,7 +197,7 @@ class _Composer:
         is_option = bool(leaf) and leaf not in {f.name for f in fields(get_type_hints(RunConfig)[group])}
         return is_option and isinstance(OmegaConf.select(skeleton, key), str)
 
-    def _overlay_auto(self, cfg: DictConfig, choices: dict[str, str]) -> None:
+    def _overlay_auto(self, cfg: DictConfig, skeleton: DictConfig, choices: dict[str, str]) -> None:
         """scaling=auto becomes the policy's own strategy, under the values that were given."""
         if choices["scaling"] != "auto":
             return
@@ -206,11 +206,19 @@ class _Composer:
         if preset not in known:
             self.problems.append(Problem("precision.scaling", f"got `{preset}`", did_you_mean(preset, known)))
             preset = "none"
+        choices["scaling"] = preset
         values = dict(cfg.scaling.items_ex(resolve=False))
         given = {k: v for k, v in values.items() if v is not None or f"scaling.{k}" in self.given}
-        merged = OmegaConf.merge(self.hydra.entry("scaling", preset), {**given, "name": preset})
-        with open_dict(cfg):
-            cfg.scaling = OmegaConf.merge(cfg.scaling, merged)
+        entry = self.hydra.entry("scaling", preset)
+        with open_dict(cfg), open_dict(skeleton):
+            skeleton.scaling = OmegaConf.merge(skeleton.scaling, entry)
+            cfg.scaling = OmegaConf.merge(cfg.scaling, entry, {**given, "name": preset})
+
+    def _scaling_keys(self, choice: str) -> list[str]:
+        """What the YAML of a strategy lists; of nulls only limits: one made of others shows the keys of all."""
+        entry = self.hydra.entry("scaling", choice)
+        listed = {str(k) for k, v in entry.items_ex(resolve=False) if v is not None or k in ("min_scale", "max_scale")}
+        return sorted(listed - {"name", "rule"})
 
     def _preset(self, cfg: DictConfig) -> str:
         """The policy's strategy; where its formats were typed over, the one that fits what came of it."""
@@ -228,7 +236,7 @@ class _Composer:
         problems = [*self.problems, *leaves.problems]
         if problems:
             raise self._error([*problems, *range_problems(leaves.values)])
-        config = assemble(leaves.values, choices)
+        config = assemble(leaves.values, choices, self._scaling_keys(choices["scaling"]))
         late = import_plugins(config.plugins)
         if late:
             raise ConfigError(*late)

@@ -11,8 +11,8 @@ from mpt.config.compose.words import PATH_KEYS
 from mpt.config.schema import RunConfig
 
 
-def assemble(values: dict[str, Any], choices: dict[str, str]) -> RunConfig:
-    """A RunConfig; `choices` are the YAMLs that were chosen, by group."""
+def assemble(values: dict[str, Any], choices: dict[str, str], scaling_keys: list[str]) -> RunConfig:
+    """A RunConfig; `choices` are the YAMLs that were chosen, by group; `scaling_keys` what that of scaling lists."""
     top: dict[str, Any] = {}
     values = {key: _home(value) if key in PATH_KEYS else value for key, value in values.items()}
     for name, hint in get_type_hints(RunConfig).items():
@@ -21,6 +21,7 @@ def assemble(values: dict[str, Any], choices: dict[str, str]) -> RunConfig:
         elif name not in NOT_YAML:
             top[name] = values[name]
     top["model"].choice = choices["model"]
+    top["scaling"].uses = scaling_keys
     recipe = choices.get("recipe")
     return RunConfig(**top, recipe=None if recipe in (None, "None") else recipe)
 

@@ -15,7 +15,7 @@ from mpt.config.ranges import reckoned
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
 
-NOT_YAML = frozenset({"choice", "options", "recipe"})
+NOT_YAML = frozenset({"choice", "options", "recipe", "uses"})
 """Fields that composition fills in."""
 
 _WANT = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
