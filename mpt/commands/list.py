@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from mpt.config.catalog import choices, recipes
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
 
-SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus"
+SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus, keys"
 ORDER = 7
 
 GROUPS = {
@@ -26,7 +26,8 @@ GROUPS = {
 
 USAGE = """mpt list KIND [--json] [--config-dir DIR]
 
-KIND: models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus."""
+KIND: models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus, keys.
+`mpt list keys scaling` shows the keys whose names hold `scaling`, with defaults and meanings."""
 
 
 def run(args: list[str]) -> int:
@@ -37,11 +38,11 @@ def run(args: list[str]) -> int:
     if flags.help or not flags.words:
         print(USAGE)
         return 0
-    kind = flags.words[0]
-    if kind not in KINDS or len(flags.words) > 1:
-        wrong = kind if kind not in KINDS else flags.words[1]
+    kind, *rest = flags.words
+    if kind not in KINDS or (rest and kind != "keys"):
+        wrong = kind if kind not in KINDS else rest[0]
         raise ConfigError(Problem("mpt list", f"got `{wrong}`, want one kind", did_you_mean(wrong, list(KINDS))))
-    document = KINDS[kind](flags.config_dir)
+    document = _keys(rest) if rest else KINDS[kind](flags.config_dir)
     if flags.json:
         from mpt.commands._console import print_json
 
@@ -105,13 +106,30 @@ def _gpus(config_dir: str | None) -> dict[str, Any]:
     return {"entries": rows}
 
 
+def _keys(parts: list[str]) -> dict[str, Any]:
+    """Keys that hold one of `parts`; all without any. Raises: ConfigError where there is none."""
+    from mpt.config.reference import reference
+
+    found = reference()
+    rows = [asdict(key) for key in found if not parts or any(part in key.key for part in parts)]
+    if not rows:
+        names = [name for key in found for name in (key.key, key.key.rpartition(".")[2])]
+        raise ConfigError(Problem("mpt list keys", f"none holds `{parts[0]}`", did_you_mean(parts[0], names)))
+    return {"entries": rows}
+
+
 KINDS: dict[str, Callable[[str | None], dict[str, Any]]] = {
     **{kind: _group(group) for kind, group in GROUPS.items()},
     "models": _models,
     "formats": _formats,
     "recipes": _recipes,
     "gpus": _gpus,
+    "keys": lambda config_dir: _keys([]),
 }
+
+
+def _few(choices: Sequence[str]) -> str:
+    return ", ".join(choices[:4]) + (f" and {len(choices) - 4} more" if len(choices) > 4 else "")
 
 
 _PEAKS = ("float32", "tfloat32", "float16", "bfloat16", "float8", "float4")
@@ -134,6 +152,11 @@ def _print(kind: str, document: dict[str, Any]) -> None:
             sizes = ("–" if row[key] is None else f"{row[key]:g}" for key in ("memory_gb", "bandwidth_tb_s", *_PEAKS))
             select = " or ".join((row["select"], *row["aliases"]))
             shown.add_row(select, row["driver_name"], row["capability"], *sizes)
+    elif kind == "keys":
+        shown = table("key", "default", "meaning")
+        for row in document["entries"]:
+            only = f"[dim]({_few(row['choices'])})[/dim]" if row["choices"] else ""
+            shown.add_row(escape(row["key"]), escape(row["default"]), " ".join((escape(row["meaning"]), only)).strip())
     else:
         shown = table("select with", "what it is")
         for row in document["entries"]:

@@ -103,12 +103,19 @@ class ScalingConfig:
 
     name: str
     init_scale: float | None
+    """The first scale; > 0."""
     growth_factor: float | None
+    """What the scale is multiplied by when it grows; > 1."""
     backoff_factor: float | None
+    """What the scale is multiplied by on overflow; in (0, 1)."""
     growth_interval: int | None
+    """Finite updates before the scale grows; ≥ 1."""
     min_scale: float | None
+    """Floor of the scale; > 0."""
     max_scale: float | None
+    """Ceiling of the scale."""
     hysteresis: int | None
+    """Overflows that are let pass before the scale shrinks; ≥ 1."""
     max_consecutive_skips: int | None
     """Skips in a row after which guard.skips acts; in every strategy."""
     rule: str | None = None
@@ -124,6 +131,7 @@ class OptimizerConfig:
     lr: float
     """Peak learning rate; > 0."""
     weight_decay: float
+    """Share of the rate by which weights shrink in an update, or of weights added to gradients (sgd, adam); ≥ 0."""
     fused: str
     """`auto`, `true` or `false`: one kernel for all parameters, with the skip decided inside it."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -179,6 +187,7 @@ class TrainerConfig:
 class DistributedConfig:
     name: str
     nproc: int | None
+    """Processes; this version runs one."""
 
 
 @dataclass
@@ -229,6 +238,8 @@ class RunConfig:
     numerics: str
     """`off`, `light` or `full`."""
     logger: list[str]
+    """Trackers that get the record's numbers: `tensorboard`, `wandb`, `mlflow`, `trackio`."""
     plugins: list[str]
     """Python packages imported before anything is looked up."""
     recipe: str | None = None
+    """A whole run to start from (`mpt list recipes`)."""

@@ -16,6 +16,7 @@ from mpt.config import catalog
 from mpt.config.compose import compose
 from mpt.config.flat import flatten
 from mpt.config.gpus import GPUS
+from mpt.errors import ExitCode
 from mpt.formats.table import COMPUTE, FORMATS
 from mpt.precision.capability import LOW
 
@@ -211,3 +212,22 @@ def test_a_plan_tells_which_keys_of_streamed_data_do_nothing(capsys: pytest.Capt
     told = "without effect: data.workers=2 and data.on_error=skip; digits is read whole before the run"
     assert told in notes
     assert not any("without effect" in n for n in json.loads(output(capsys, "plan", "device=cpu", "--json"))["notes"])
+
+
+def test_every_key_is_listed_with_its_default_and_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(output(capsys, "list", "keys", "--json"))["entries"]
+    named = {row["key"]: row for row in rows}
+    filled_in = (".name", ".choice")
+    typed = {key.replace(".options.", ".") for key in flatten(compose([])) if not key.endswith(filled_in)}
+    assert typed <= named.keys()
+    assert named["trainer.log_every"]["default"] == "50"
+    assert named["model.depth"]["choices"] == ["mlp"]
+    assert [row["key"] for row in rows if not row["meaning"]] == []
+
+
+def test_keys_are_found_by_a_part_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(capsys, "list", "keys", "clip")
+    assert "trainer.clip_norm" in out
+    assert "trainer.max_steps" not in out
+    assert main(["list", "keys", "clipnorm"]) == ExitCode.REFUSED
+    assert "did you mean `clip_norm`?" in capsys.readouterr().err
