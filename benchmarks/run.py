@@ -27,6 +27,7 @@ ROWS = {
     15: "sweep_job.py",
     16: "compare_runs.py",
     17: "record.py",
+    18: "save.py",
 }
 LIMIT_S = 300
 """A row that takes longer than this is stopped, and said to have failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -35,6 +36,7 @@ class CheckpointStore:
         assert keep >= 1, f"keep is {keep}"
         self.dir = Path(dir)
         self._keep = keep
+        self._made = False
 
     def save(self, state: Mapping[str, Any], *, step: int, update: int) -> Path:
         """The state is on disk as the newest checkpoint, and older ones beyond `keep` are gone.
@@ -45,7 +47,9 @@ class CheckpointStore:
         check_plain(state)
         target = self.dir / _name(update)
         try:
-            self.dir.mkdir(parents=True, exist_ok=True)
+            # Only once with its parents: a run folder that was moved or deleted is a fault, not a reason for a new one.
+            self.dir.mkdir(parents=not self._made, exist_ok=True)
+            self._made = True
             self._sweep()
             self._check_space(size_bytes(state))
             self._commit(state, step, update, target)
@@ -220,5 +224,7 @@ def _sync(folder: Path) -> None:
 
 def _fault(path: Path, error: OSError) -> RunFault:
     what = f"the checkpoint could not be saved: {error.strerror or error}"
+    if error.errno == errno.ENOENT:
+        return RunFault(Problem(str(path), what, "the folder was moved or deleted while the run was going"))
     hint = "older checkpoints are intact; free space or make the folder writable, then go on with resume=auto"
     return RunFault(Problem(str(path), what, hint))

@@ -200,6 +200,8 @@ class CheckpointConfig:
     """Folder of checkpoints; None: `checkpoints` in the run folder."""
     allow_changes: bool
     """Resume although the configuration differs in keys that alter the result."""
+    background: bool
+    """Write beside the training, from a copy in the host's memory; false: the loop waits for the disk."""
 
 
 @dataclass

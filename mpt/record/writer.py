@@ -101,10 +101,13 @@ class RunWriter:
             replace_file(path, content.encode("utf-8", "surrogateescape"))
 
     def offset(self) -> dict[str, int]:
-        """Bytes of steps.jsonl and evals.jsonl that are safe on disk: a checkpoint's place in the record."""
+        """Bytes of steps.jsonl and evals.jsonl so far: a checkpoint's place in the record, once `sync` was called."""
+        return {"steps": self._files[STEPS].size, "evals": self._files[EVALS].size}
+
+    def sync(self) -> None:
+        """Every step and evaluation so far survives a power loss; may be called from another thread."""
         for name in (STEPS, EVALS):
             self._files[name].sync()
-        return {"steps": self._files[STEPS].size, "evals": self._files[EVALS].size}
 
     def truncate(self, offset: Mapping[str, int]) -> None:
         """Cut steps and evaluations to a checkpoint's offset; `{}` cuts them all. Events stay.

@@ -35,8 +35,9 @@ class Memory:
     """Bytes at the peak, by what holds them.
 
     `activations_bytes` is what a forward left alive for its backward. `optimizer_bytes` has master copies and
-    moments. `rss_peak_bytes` is the process's largest resident memory, libraries included. `method` says how
-    `peak_bytes` was had.
+    moments. `rss_peak_bytes` is the process's largest resident memory, libraries included. `snapshot_bytes` is the
+    largest copy that a save in the background held beside steps; on a CPU it is part of the peak. `method` says
+    how `peak_bytes` was had.
     """
 
     peak_bytes: Bytes
@@ -49,6 +50,7 @@ class Memory:
     data_bytes: Bytes
     batch_bytes: Bytes
     rss_peak_bytes: Bytes
+    snapshot_bytes: int
     method: str
 
 
@@ -100,7 +102,7 @@ class MemoryMeter:
             return torch.cuda.max_memory_allocated(self._device)
         return _rss_bytes()
 
-    def memory(self, groups: Mapping[str, Iterable[Tensor]]) -> Memory:
+    def memory(self, groups: Mapping[str, Iterable[Tensor]], snapshot_bytes: int = 0) -> Memory:
         """The split, from the tensors of each of GROUPS as they are at the end of a step.
 
         Raises: AssertionError for a group that is none of GROUPS.
@@ -109,20 +111,21 @@ class MemoryMeter:
         sizes = distinct_bytes({name: groups.get(name, ()) for name in GROUPS})
         cuda = self._device.type == "cuda"
         return Memory(
-            peak_bytes=torch.cuda.max_memory_allocated(self._device) if cuda else self._peak(sizes),
+            peak_bytes=torch.cuda.max_memory_allocated(self._device) if cuda else self._peak(sizes, snapshot_bytes),
             activations_bytes=self._observed.activations_bytes,
             batch_bytes=self._observed.batch_bytes,
             rss_peak_bytes=_rss_peak_bytes(),
+            snapshot_bytes=snapshot_bytes,
             method=_ALLOCATOR if cuda else _TENSORS,
             **{f"{name}_bytes": size for name, size in sizes.items()},
         )
 
-    def _peak(self, sizes: Mapping[str, int]) -> Bytes:
-        """Lasting tensors but gradients, which the observed pass itself made, the batch, and that pass's peak."""
+    def _peak(self, sizes: Mapping[str, int], snapshot_bytes: int) -> Bytes:
+        """Lasting tensors but gradients, which the observed pass itself made, the batch, that pass's peak, a copy."""
         peak, batch = self._observed.peak_bytes, self._observed.batch_bytes
         if isinstance(peak, Unmeasured) or isinstance(batch, Unmeasured):
             return peak
-        return peak + batch + sum(size for name, size in sizes.items() if name != "grads")
+        return peak + batch + snapshot_bytes + sum(size for name, size in sizes.items() if name != "grads")
 
 
 def _status_bytes(key: str) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -10,10 +12,22 @@ from mpt.precision.policy import Policy
 from mpt.tasks._base import Task
 
 
+class CutOff(Exception):
+    """Someone asked to stop before the evaluation was over; never leaves this package."""
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, policy: Policy, task: Task, data: DataSource, precision: str) -> dict[str, float]:
+def evaluate(
+    model: nn.Module,
+    policy: Policy,
+    task: Task,
+    data: DataSource,
+    precision: str,
+    stops: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:
     """The task's metrics over the evaluation split, in `precision` (`same` as training, or `fp32`).
 
+    Raises: CutOff when `stops` says so between two batches.
     Each module is left in the mode that it had; random states and buffers are not touched.
     """
     modes = [(module, module.training) for module in model.modules()]
@@ -22,6 +36,8 @@ def evaluate(model: nn.Module, policy: Policy, task: Task, data: DataSource, pre
     count = 0
     try:
         for batch in data.eval():
+            if stops():
+                raise CutOff
             with policy.evaluate(precision):
                 output = model(batch.inputs)
             part = task.sums(output, batch)

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 
-from mpt.checkpoint import CheckpointStore
+from mpt.checkpoint import Saver
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
-from mpt.train.evaluate import evaluate
+from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.guard import Guard
 from mpt.train.lost import Losses
 from mpt.train.progress import TIME_RULE, Ending
@@ -53,7 +53,7 @@ class Loop:
         *,
         batches: Iterator[Batch],
         writer: RunWriter,
-        store: CheckpointStore,
+        saver: Saver,
         console: Console,
         stop: StopRequest,
         memory: MemoryMeter,
@@ -61,7 +61,7 @@ class Loop:
         self._course, self._batches = course, batches
         self._run, self._engine = course.run, course.engine
         self._history, self._clock, self._progress = course.history, course.clock, course.progress
-        self._writer, self._store, self._console = writer, store, console
+        self._writer, self._saver, self._console = writer, saver, console
         self._stop = stop
         cfg, totals = self._run.cfg, self._history.totals
         self._length = self._run.plan.length
@@ -73,11 +73,18 @@ class Loop:
         self._epoch = self._length.epochs_done(self._step)
         self._recent: list[Attempt] = []
         self._teller = Teller(course, writer, console, memory)
+        self._forked = False
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
+        try:
+            return self._settle() or self._attempts()
+        except CutOff:
+            return self._interrupted()
+
+    def _attempts(self) -> Ending:
         length, stop = self._length, self._stop
-        ending = self._settle()
+        ending: Ending | None = None
         read_at, read_s = self._next_read(), time.perf_counter()
         while ending is None and self._step < length.steps:
             if stop.signal is not None:
@@ -92,7 +99,7 @@ class Loop:
     def _settle(self) -> Ending | None:
         """What the checkpoint left to do: an evaluation that was due when it was saved, and its consequences."""
         if self._progress.best.get("step") == self._step == self._progress.saved_step:
-            self._store.mark_best(self._history.totals.update)
+            self._saver.mark_best(self._history.totals.update)
         if not self._progress.owes_evaluation:
             return None
         self._evaluate()
@@ -125,6 +132,7 @@ class Loop:
 
     def _read(self) -> Ending | None:
         """Bring what happened since the last read to the record; an ending where the guard finds one."""
+        self._saver.poll()
         if not len(self._history):
             return None
         rows = self._history.drain(self._clock.drain())
@@ -168,31 +176,37 @@ class Loop:
     def _complete(self, reason: str) -> Ending:
         self._progress.owes_evaluation = self._progress.evaluated_step != self._step
         if self._progress.saved_step != self._step:
-            self._save()
+            self._save(last=True)
         if self._progress.owes_evaluation:
-            self._evaluate()
+            self._evaluate(last=True)
+        self._saver.wait()
         wrong = self._guard.at_the_end(self._progress.last_eval)
         return Ending("DIVERGED", ExitCode.DIVERGED, wrong) if wrong else Ending("DONE", ExitCode.FINISHED, reason)
 
     def _interrupted(self) -> Ending:
         if self._progress.saved_step != self._step:
-            self._save()
+            self._save(last=True)
+        self._saver.wait()
         code = ExitCode.SIGINT if self._stop.name == "SIGINT" else ExitCode.SIGTERM
         return Ending("INTERRUPTED", code, f"{self._stop.name} after step {self._step}, saved; resume=auto goes on")
 
-    def _save(self) -> None:
+    def _save(self, *, last: bool = False) -> None:
+        """The course as it is now, written beside the training; `last`: before anything else happens."""
         step, update = self._step, self._history.totals.update
         with self._clock.phase("checkpoint"):
             self._progress.saved_step = step
-            path = self._store.save(capture(self._course, self._writer.offset()), step=step, update=update)
-            self._writer.event("checkpoint", step=step, update=update, path=path.name)
+            state = capture(self._course, self._writer.offset())
+            self._saver.save(state, step=step, update=update, last=last)
 
-    def _evaluate(self) -> None:
-        """Metrics of this moment to the record; the checkpoint of the best ones is kept."""
+    def _evaluate(self, *, last: bool = False) -> None:
+        """Metrics of this moment to the record; the checkpoint of the best ones is kept. Raises: CutOff."""
         run, task, step, update = self._run, self._run.task, self._step, self._history.totals.update
         precision, ema = run.cfg.trainer.eval_precision, self._engine.ema
+        if not self._forked and run.cfg.data.workers:
+            self._saver.wait()  # the first evaluation forks its workers, which is not safe beside a busy thread
+        self._forked = True
         with self._clock.phase("eval"), ema.in_place_of_weights() if ema else nullcontext():
-            metrics = evaluate(run.model, run.policy, task, run.data, precision)
+            metrics = evaluate(run.model, run.policy, task, run.data, precision, lambda: self._stop.signal is not None)
         self._progress.owes_evaluation = False
         best = self._progress.judge(metrics, task.headline, task.mode, step, update)
         weights = "ema" if ema else "current"
@@ -201,6 +215,6 @@ class Loop:
         )
         self._console.evaluated(step, update, metrics)
         if best and self._progress.saved_step != step and run.cfg.checkpoint.every != 0:
-            self._save()
+            self._save(last=last)
         if best and self._progress.saved_step == step:
-            self._store.mark_best(update)
+            self._saver.mark_best(update)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mpt.checkpoint.saver import Tally
 from mpt.plan.mfu import Work, mfu, peak_tflops
 from mpt.record.provenance import versions
 from mpt.telemetry.history import read
@@ -16,7 +17,7 @@ from mpt.train.state import Course
 from mpt.types import Unmeasured
 
 
-def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter) -> dict[str, Any]:
+def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter, saves: Tally) -> dict[str, Any]:
     """summary.json's document; what was not measured says why."""
     run, totals, progress = course.run, course.history.totals, course.progress
     if run.scaler.active and totals.step:
@@ -37,11 +38,11 @@ def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMet
         ),
         run.scaler.strategy,
         course.clock.speed(),
-        _memory(course, memory),
+        _memory(course, memory, saves.snapshot_bytes),
         course.clock.split(),
         plan.device,
         versions(),
-        _extras(course, seen),
+        _extras(course, seen, saves),
     )
 
 
@@ -60,7 +61,7 @@ def _renamed(metrics: dict[str, float]) -> dict[str, float]:
     return {"eval_loss" if key == "loss" else key: value for key, value in metrics.items()}
 
 
-def _memory(course: Course, memory: MemoryMeter) -> Memory:
+def _memory(course: Course, memory: MemoryMeter, snapshot_bytes: int) -> Memory:
     run, policy = course.run, course.run.policy
     weights = {id(w) for w in policy.weights}
     masters = [m for m in policy.masters if id(m) not in weights]
@@ -73,11 +74,12 @@ def _memory(course: Course, memory: MemoryMeter) -> Memory:
             "optimizer": [*masters, *run.optimizer.state_tensors()],
             "ema": ema.average if ema else [],
             "data": run.data.resident(),
-        }
+        },
+        snapshot_bytes,
     )
 
 
-def _extras(course: Course, seen: Preflight) -> Extras:
+def _extras(course: Course, seen: Preflight, saves: Tally) -> Extras:
     progress, cfg, run = course.progress, course.run.cfg, course.run
     more: dict[str, Any] = {
         "losses_of_precision": {
@@ -92,6 +94,7 @@ def _extras(course: Course, seen: Preflight) -> Extras:
         "skipped_samples": progress.skipped_samples,
         "resumed_at": progress.resumed_at,
         "energy": course.energy.summary(),
+        "checkpoints": {"saved": saves.count, "stall_s": saves.stall_s, "write_s": saves.write_s},
     }
     extras = Extras(**_utilisation(course, seen), more=more)
     return replace(extras, compile_s=course.clock.warmup_excess_s()) if cfg.trainer.compile else extras

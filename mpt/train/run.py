@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from mpt.build import build, make_plan
-from mpt.checkpoint import CheckpointStore, load
+from mpt.checkpoint import CheckpointStore, Saver, load
 from mpt.checkpoint.plain import size_bytes
+from mpt.checkpoint.saver import Saved
 from mpt.config import saved
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, ExitCode, ModelError, MptError, Problem, RunFault
@@ -82,16 +83,17 @@ def _train(
         writer, run_dir = _open(course, start, state)
     told_to = following(run_dir, cfg.logger, run.plan.name, cfg.trainer.log_every)
     with writer, make_console() as console, told_to:
-        store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
+        saver = _saver(cfg, run_dir, writer)
 
         def go() -> Ending:
             _describe(course, writer, console, run_dir, start, seen, told, argv)
-            loop = Loop(course, batches=batches, writer=writer, store=store, console=console, stop=stop, memory=memory)
-            return loop.run()
+            loop = Loop(course, batches=batches, writer=writer, saver=saver, console=console, stop=stop, memory=memory)
+            with saver:
+                return loop.run()
 
         ending = _ending(go, writer)
         try:
-            writer.json("summary", summarize(course, ending, seen, memory))
+            writer.json("summary", summarize(course, ending, seen, memory, saver.tally))
             writer.finish(ending.marker, ending.reason)
         except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
             ending = Ending("FAILED", fault.exit_code, str(fault))
@@ -168,6 +170,18 @@ def _open(course: Course, start: Origin, state: dict[str, Any] | None) -> tuple[
     writer = RunWriter(run_dir)
     writer.begin_with(history)
     return writer, run_dir
+
+
+def _saver(cfg: RunConfig, run_dir: Path, writer: RunWriter) -> Saver:
+    """What saves the run, with an event for each checkpoint that is on disk."""
+
+    def tell(saved: Saved) -> None:
+        writer.event(
+            "checkpoint", step=saved.step, update=saved.update, path=saved.path.name, write_s=round(saved.write_s, 6)
+        )
+
+    store = CheckpointStore(checkpoint_dir(cfg, run_dir), cfg.checkpoint.keep)
+    return Saver(store, background=cfg.checkpoint.background, sync=writer.sync, told=tell)
 
 
 def _describe(

@@ -37,7 +37,7 @@ def document(totals: Totals, speed: Speed, **extras: Any) -> dict[str, Any]:
         precision=PrecisionSummary("bf16", "bfloat16", "auto", "native", "match"),
         scaling="dynamic",
         speed=speed,
-        memory=Memory(1, 2, 3, 4, 5, 6, 7, 8, 9, Unmeasured("no /proc"), "by hand"),
+        memory=Memory(1, 2, 3, 4, 5, 6, 7, 8, 9, Unmeasured("no /proc"), 0, "by hand"),
         split={"total": 9.0, "startup": 1.0, "train": 5.0, "data": 0.5, "eval": 2.0, "checkpoint": 0.25},
         device=DeviceFacts("cpu", "a processor", "2.14.1"),
         versions={"torch": "2.14.1"},
