@@ -28,6 +28,7 @@ ROWS = {
     16: "compare_runs.py",
     17: "record.py",
     18: "save.py",
+    22: "numerics.py",
 }
 LIMIT_S = 300
 """A row that takes longer than this is stopped, and said to have failed."""

@@ -193,10 +193,17 @@ def loggers(cfg: RunConfig) -> Iterator[Problem]:
             yield Problem("logger", f"`{name}` is not installed", hint)
 
 
+def numerics_rules(cfg: RunConfig) -> Iterator[Problem]:
+    """Looks that are never made, or at what there is not."""
+    if cfg.numerics == "off" and cfg.numerics_every is not None:
+        yield Problem("numerics_every", f"got {cfg.numerics_every} with numerics=off", "say numerics=light or full")
+    if cfg.numerics != "off" and cfg.optimizer.name == "lbfgs":
+        what = "L-BFGS evaluates the loss several times in one update: there is no one gradient to look at"
+        yield Problem(f"numerics={cfg.numerics} with optimizer=lbfgs", what, "use numerics=off, or another optimizer")
+
+
 def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
     """Names that are reserved, refused so that nothing is left undone in silence."""
-    if cfg.numerics in ("light", "full"):
-        yield Problem("numerics", f"`{cfg.numerics}` is not in this version", "leave it at numerics=off")
     if cfg.debug.inject:
         yield Problem("debug.inject", "is not in this version", "leave it at []")
     if cfg.distributed.nproc not in (None, 1):
@@ -214,5 +221,5 @@ COMBINATIONS = (
         scaling_unused,
     ),
     *(precision_roles, precision_moment, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
-    *(unsafe_loss, loss_weight, lengths, loggers, not_in_this_version),
+    *(unsafe_loss, loss_weight, lengths, loggers, numerics_rules, not_in_this_version),
 )

@@ -10,7 +10,8 @@ from typing import Any
 from mpt.config.schema import RunConfig
 
 _OUTSIDE = (
-    *("name", "run_dir", "resume", "init_from", "logger", "plugins", "numerics", "recipe", "checkpoint", "debug"),
+    *("name", "run_dir", "resume", "init_from", "logger", "plugins", "recipe", "checkpoint", "debug"),
+    *("numerics", "numerics_every"),
 )
 _OUTSIDE_OF = {
     "trainer": ("log_every", "max_time_s", "peak_tflops"),

@@ -68,7 +68,7 @@ RANGES: dict[str, Range] = {
     "schedule.every": COUNT,
     **dict.fromkeys(("trainer.max_epochs", "trainer.max_time_s", "trainer.clip_norm", "trainer.peak_tflops"), POSITIVE),
     **dict.fromkeys(("trainer.max_steps", "trainer.patience", "trainer.accumulate", "trainer.log_every"), COUNT),
-    "trainer.threads": COUNT,
+    **dict.fromkeys(("trainer.threads", "numerics_every"), COUNT),
     "trainer.eval_every": COUNT_OR_ZERO,
     "trainer.ema_decay": OPEN_SHARE,
     "distributed.nproc": COUNT,

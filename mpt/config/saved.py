@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -53,14 +53,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         saved = OmegaConf.load(path)
     except (OSError, YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(Problem(str(path), f"can't be read: {error}", "give the folder of an mpt run")) from error
-    known = {f.name for f in fields(RunConfig)}
-    if not isinstance(saved, DictConfig) or not known - {"recipe"} <= {str(k) for k in saved}:
+    needed = {f.name for f in fields(RunConfig) if f.default is MISSING}
+    if not isinstance(saved, DictConfig) or not needed <= {str(k) for k in saved}:
         raise ConfigError(Problem(str(path), "is not the configuration of an mpt run", "give the folder of an mpt run"))
     problems = [p for p in (_lay(saved, word) for word in overrides) if p is not None]
     if problems:
         raise ConfigError(*problems)
     plain: Any = OmegaConf.to_container(saved, resolve=True)
-    cfg = RunConfig(**{name: _value(hint, plain[name]) for name, hint in get_type_hints(RunConfig).items()})
+    cfg = RunConfig(**{n: _value(hint, plain[n]) for n, hint in get_type_hints(RunConfig).items() if n in plain})
     problems = range_problems(flatten(cfg))
     if problems:
         raise ConfigError(*problems)

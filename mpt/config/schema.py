@@ -238,10 +238,14 @@ class RunConfig:
     init_from: str | None
     """A run folder or checkpoint whose weights alone are taken; ignored where resume=auto finds a run to go on with."""
     numerics: str
-    """`off`, `light` or `full`."""
+    """`off`, or statistics of tensors in numerics.jsonl. `light`: of activations and gradients, exponents of a sample; `full`: of
+    all elements, weights and gradients of outputs too, and what rounding does to each product."""
     logger: list[str]
     """Trackers that get the record's numbers: `tensorboard`, `wandb`, `mlflow`, `trackio`."""
     plugins: list[str]
     """Python packages imported before anything is looked up."""
     recipe: str | None = None
     """A whole run to start from (`mpt list recipes`)."""
+    numerics_every: int | None = None
+    """Steps between looks at the tensors, after the first; ≥ 1. Acts with numerics=light or full. None: 50, or as many
+    as make 200 looks of a longer run."""

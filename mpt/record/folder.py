@@ -11,12 +11,12 @@ from pathlib import Path
 from mpt.errors import RecordError
 from mpt.record.faults import faults
 
-STEPS, EVENTS, EVALS = "steps.jsonl", "events.jsonl", "evals.jsonl"
-SCHEMAS = {STEPS: "mpt.steps/1", EVENTS: "mpt.events/1", EVALS: "mpt.evals/1"}
+STEPS, EVENTS, EVALS, NUMERICS = "steps.jsonl", "events.jsonl", "evals.jsonl", "numerics.jsonl"
+SCHEMAS = {STEPS: "mpt.steps/1", EVENTS: "mpt.events/1", EVALS: "mpt.evals/1", NUMERICS: "mpt.numerics/1"}
 MARKERS = ("DONE", "FAILED", "DIVERGED", "INTERRUPTED")
 CHECKPOINTS = "checkpoints"
-DOCUMENTS = ("config.yaml", "plan.json", "env.json", "source.txt", "audit.json", "summary.json", "numerics.jsonl")
-OURS = (STEPS, EVENTS, EVALS, *DOCUMENTS, *MARKERS, CHECKPOINTS)
+DOCUMENTS = ("config.yaml", "plan.json", "env.json", "source.txt", "audit.json", "summary.json")
+OURS = (STEPS, EVENTS, EVALS, NUMERICS, *DOCUMENTS, *MARKERS, CHECKPOINTS)
 """Any of these makes a folder one that holds a run."""
 
 _NAME_LIMIT = 80

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from mpt.errors import Problem, RecordError
 from mpt.record.columns import Steps, parse_rows, parse_steps, read_lines
-from mpt.record.folder import EVALS, EVENTS, MARKERS, SCHEMAS, STEPS, holds_run
+from mpt.record.folder import EVALS, EVENTS, MARKERS, NUMERICS, SCHEMAS, STEPS, holds_run
 from mpt.record.lock import is_held
 from mpt.record.strict import dumps, loads
+
+if TYPE_CHECKING:
+    from mpt.record.numerics import Numerics
 
 __all__ = ["RUNNING", "UNFINISHED", "RunData", "Steps", "dumps", "read_run"]
 
@@ -51,6 +55,18 @@ class RunData:
             if isinstance(document.get("name"), str) and document["name"]:
                 return str(document["name"])
         return self.path.name
+
+    @cached_property
+    def numerics(self) -> Numerics:
+        """Statistics of tensors, read when they are first asked for: they may be long."""
+        from mpt.record.numerics import Numerics, numerics_of  # numpy: who asks has it anyway
+
+        if not (self.path / NUMERICS).exists():
+            return Numerics()
+        flaws: list[str] = []
+        rows, bad = parse_rows(_jsonl(self.path, NUMERICS, flaws))
+        found = numerics_of(rows)
+        return Numerics(found.looks, found.bad + bad + len(flaws))
 
 
 def read_run(dir: Path | str) -> RunData:

@@ -10,12 +10,25 @@ from typing import Any
 
 from mpt.errors import Problem, RecordError
 from mpt.record.faults import faults
-from mpt.record.folder import EVALS, EVENTS, MARKERS, SCHEMAS, STEPS, holds_run, replace_file, sync_folder
+from mpt.record.folder import (
+    EVALS,
+    EVENTS,
+    MARKERS,
+    NUMERICS,
+    SCHEMAS,
+    STEPS,
+    holds_run,
+    replace_file,
+    sync_folder,
+)
 from mpt.record.lines import Lines, header, history
 from mpt.record.lock import claim
 from mpt.record.steps import step_lines
 from mpt.record.strict import dumps
 from mpt.types import StepRow
+
+CUT = {"steps": STEPS, "evals": EVALS, "numerics": NUMERICS}
+"""What is cut to a checkpoint's place in it, by the key of a checkpoint's offset."""
 
 
 class RunWriter:
@@ -90,6 +103,10 @@ class RunWriter:
         """Append the metrics of one evaluation (`step`, `update` and the rest)."""
         self._line(EVALS, row)
 
+    def numerics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append one line for each step whose tensors were looked at (`step` and the rest), in one write."""
+        self._files[NUMERICS].append(b"".join(dumps(row).encode() + b"\n" for row in rows))
+
     def json(self, name: str, value: Any) -> None:
         """`<name>.json` holds the value as strict JSON, whole or not at all."""
         self.text(f"{name.removesuffix('.json')}.json", dumps(value, indent=2) + "\n")
@@ -101,21 +118,21 @@ class RunWriter:
             replace_file(path, content.encode("utf-8", "surrogateescape"))
 
     def offset(self) -> dict[str, int]:
-        """Bytes of steps.jsonl and evals.jsonl so far: a checkpoint's place in the record, once `sync` was called."""
-        return {"steps": self._files[STEPS].size, "evals": self._files[EVALS].size}
+        """Bytes of the files of CUT so far: a checkpoint's place in the record, once `sync` was called."""
+        return {key: self._files[name].size for key, name in CUT.items()}
 
     def sync(self) -> None:
-        """Every step and evaluation so far survives a power loss; may be called from another thread."""
-        for name in (STEPS, EVALS):
+        """Every line so far of the files of CUT survives a power loss; may be called from another thread."""
+        for name in CUT.values():
             self._files[name].sync()
 
     def truncate(self, offset: Mapping[str, int]) -> None:
-        """Cut steps and evaluations to a checkpoint's offset; `{}` cuts them all. Events stay.
+        """Cut the files of CUT to a checkpoint's offset; `{}` cuts them all. Events stay.
 
         A file that is shorter than its offset stays as it is, and an event `record_gap` says so.
         Raises: RecordError when the offset lies in the middle of a line.
         """
-        for key, name in (("steps", STEPS), ("evals", EVALS)):
+        for key, name in CUT.items():
             want = offset.get(key, 0)
             if not self._files[name].cut(want):
                 self.event("record_gap", file=name, bytes=self._files[name].size, wanted_bytes=want)
@@ -174,5 +191,7 @@ def past(source: Path, offset: Mapping[str, int]) -> dict[str, bytes]:
 
     Raises: RecordError when `source` is no run folder of this schema.
     """
-    files = (("steps", STEPS), ("evals", EVALS), ("events", EVENTS))
-    return {name: history(source / name, SCHEMAS[name], offset.get(key)) for key, name in files}
+    files = {**CUT, "events": EVENTS}
+    if not (source / NUMERICS).exists():  # a run of before there were any
+        del files["numerics"]
+    return {name: history(source / name, SCHEMAS[name], offset.get(key)) for key, name in files.items()}

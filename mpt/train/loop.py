@@ -16,6 +16,7 @@ from mpt.train.due import Every
 from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.guard import Guard
 from mpt.train.lost import Losses
+from mpt.train.numerics import observer
 from mpt.train.progress import TIME_RULE, Ending
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
@@ -67,6 +68,7 @@ class Loop:
         self._length = self._run.plan.length
         self._step = totals.step
         self._lost = Losses(self._run, cfg.trainer.log_every)
+        self._numerics = observer(self._run, self._engine.buffers)
         self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak, self._run.scaler.strategy)
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
@@ -109,8 +111,8 @@ class Loop:
     def _attempt(self, micro: int) -> None:
         clock = self._clock
         clock.begin()
-        window = _Fetched(self._batches, micro, clock)
         self._step += 1
+        window = self._numerics.watch(self._step, _Fetched(self._batches, micro, clock))
         watched = self._lost.watches(self._step)
         if watched:
             self._lost.before()
@@ -138,6 +140,7 @@ class Loop:
         rows = self._history.drain(self._clock.drain())
         self._engine.rates.refill(self._history.totals.update)
         self._writer.steps(rows)
+        self._writer.numerics(self._numerics.rows(rows))
         self._teller.steps(rows, self._recent)
         self._recent.clear()
         self._lost.read(self._progress)

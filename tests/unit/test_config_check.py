@@ -130,7 +130,7 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ("init_from=nowhere", "init_from", "`nowhere` does not exist"),
         ("resume=. init_from=.", "resume, init_from", "both are given"),
         ("run_dir=new resume=auto init_from=nowhere", "init_from", "`nowhere` does not exist"),
-        ("numerics=full", "numerics", "not in this version"),
+        ("numerics_every=10", "numerics_every", "say numerics=light or full"),
         ("logger=tensorbord", "logger", "did you mean `tensorboard`?"),
         ("distributed.nproc=2", "distributed.nproc", "one process"),
     ],

@@ -139,7 +139,7 @@ def test_a_document_is_replaced_whole_and_leaves_no_other_file(folder: Path) -> 
         writer.text("config.yaml", "name: ü\n")
     assert json.loads((folder / "summary.json").read_text()) == {"mfu": 0.4, "n": 2}
     assert (folder / "config.yaml").read_text(encoding="utf-8") == "name: ü\n"
-    names = {"steps.jsonl", "events.jsonl", "evals.jsonl", "summary.json", "config.yaml"}
+    names = {"steps.jsonl", "events.jsonl", "evals.jsonl", "numerics.jsonl", "summary.json", "config.yaml"}
     assert {p.name for p in folder.iterdir()} == names
 
 
