@@ -21,7 +21,6 @@ SIGPIPE = 141
 LATER = {
     "bench": "use `mpt train data=synthetic_images trainer.max_steps=50`: its report has the speed",
     "tune": "use `mpt sweep precision=fp32,bf16,fp16`",
-    "data": "`mpt plan data=…` finds missing folders and files",
 }
 """Names that are reserved, and what does something of the kind today."""
 

@@ -19,6 +19,11 @@ class ExitCode(IntEnum):
     SIGTERM = 143
 
 
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that a file's name can't move a terminal's cursor."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong: `where` is a config key, a command-line word or a file."""
@@ -31,7 +36,7 @@ class Problem:
         lines = [f"{self.where}: {self.what}"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class MptError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mpt.types import Batch, DataSpec
 
@@ -24,6 +24,15 @@ class DataContext:
     channels_last: bool = False
 
 
+class Look(NamedTuple):
+    """What `mpt data check` says of a sample: why it can't be trained on (`wrong`), and what is odd about it."""
+
+    part: str
+    name: str
+    wrong: str | None
+    odd: tuple[str, ...]
+
+
 class DataSource(Protocol):
     """Batches of one data set, in an order that only (seed, epoch, rank, world) decide."""
 
@@ -31,6 +40,8 @@ class DataSource(Protocol):
     batches_per_epoch: int
     skipped: list[str]
     """Samples that could not be read and were replaced (data.on_error=skip)."""
+    converted: dict[str, int]
+    """Distinct samples that were changed to what the model takes, by what was done (`L converted to RGB`)."""
     notes: list[str]
     """What is odd about the data but can be trained on; worth a line to the user."""
 
@@ -44,6 +55,10 @@ class DataSource(Protocol):
 
     def eval(self) -> Iterator[Batch]:
         """This rank's share of the evaluation samples, each once. Raises: RunFault when none can be read."""
+        ...
+
+    def examine(self) -> Iterator[Look]:
+        """Every sample of both parts, read in full; for `mpt data check`."""
         ...
 
     def train_indices(self, micro: int) -> list[int]:

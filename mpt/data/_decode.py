@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -19,16 +21,49 @@ UNREADABLE = (
 Colour = tuple[int, int, int]
 
 
+ORIENTATION = 0x0112
+"""EXIF's tag; 1 is upright."""
+
+
 def decode(path: str, channels: int, background: Colour) -> Tensor:
     """The upright image, transparent parts on `background`.
 
     Shapes: H,W,channels uint8, channels 1 or 3.
     Raises: one of UNREADABLE.
     """
+    return decode_and_tell(path, channels, background)[0]
+
+
+def decode_and_tell(path: str, channels: int, background: Colour) -> tuple[Tensor, tuple[str, ...]]:
+    """What `decode` gives, and what had to be changed for it. Raises: one of UNREADABLE."""
+    wanted = "L" if channels == 1 else "RGB"
     with Image.open(path) as file:
-        image = to_mode(ImageOps.exif_transpose(file), "L" if channels == 1 else "RGB", background)
+        told = tuple(_changes(file, wanted))
+        image = to_mode(ImageOps.exif_transpose(file), wanted, background)
     pixels = torch.from_numpy(np.array(image))
-    return pixels.unsqueeze(-1) if pixels.ndim == 2 else pixels
+    return (pixels.unsqueeze(-1) if pixels.ndim == 2 else pixels), told
+
+
+def _changes(file: Image.Image, wanted: str) -> Iterator[str]:
+    if file.has_transparency_data:
+        yield f"{file.mode} with transparency, laid on data.background"
+    elif file.mode != wanted:
+        yield f"{file.mode} converted to {wanted}"
+    if getattr(file, "n_frames", 1) > 1:
+        yield "animated: its first frame"
+    if file.getexif().get(ORIENTATION, 1) != 1:
+        yield "turned upright as its EXIF says"
+
+
+def format_of(path: str) -> str:
+    """The format that the file's content is of (`PNG`), whatever its name says. Raises: one of UNREADABLE."""
+    with Image.open(path) as file:
+        return file.format or ""
+
+
+def format_of_name(path: str) -> str:
+    """The format that the file's name promises; empty for an unknown suffix."""
+    return Image.registered_extensions().get(os.path.splitext(path)[1].lower(), "")
 
 
 def to_mode(image: Image.Image, mode: str, background: Colour) -> Image.Image:

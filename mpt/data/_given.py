@@ -174,6 +174,7 @@ class DatasetReader:
 
     def __init__(self, dataset: Dataset[Any], n: int, classes: int) -> None:
         self._dataset, self._n, self._classes = dataset, n, classes
+        self.changed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self._n
@@ -191,6 +192,13 @@ class DatasetReader:
     def name(self, index: int) -> str:
         """The sample's number."""
         return f"sample {index} of data.path"
+
+    def look(self, index: int) -> tuple[str, ...]:
+        """Nothing but whether the numbers are finite. Raises: ValueError where they are not."""
+        inputs, _ = self.read(index)
+        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+            raise ValueError(f"{int((~inputs.isfinite()).sum())} of {inputs.numel()} numbers are not finite")
+        return ()
 
 
 def open_datasets(cfg: DataConfig, wanted: InputSpec, context: DataContext, given: Datasets) -> DataSource:

@@ -13,7 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from mpt.data._context import DataContext
+from mpt.data._context import DataContext, Look
 from mpt.data._order import batches_per_epoch, epoch_rows, micro_indices, rank_span
 from mpt.types import Batch, DataSpec
 
@@ -71,6 +71,19 @@ class Windows:
         return len(self.tokens)
 
 
+def _wrong(inputs: Tensor, targets: Tensor, classes: int) -> list[tuple[bool, bool]]:
+    """For each sample whether its inputs are finite, and its targets from 0 to classes - 1."""
+    finite = inputs.isfinite().flatten(1).all(1)
+    inside = ((targets >= 0) & (targets < classes)).reshape(len(targets), -1).all(1)
+    return list(zip(finite.tolist(), inside.tolist(), strict=True))
+
+
+def _said(finite: bool, inside: bool) -> str | None:
+    if finite and inside:
+        return None
+    return "inputs are not finite" if inside else "a target is none of the classes"
+
+
 def _cut(rows: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
     return rows.view(shape + rows.shape[1:]).unbind(0)
 
@@ -89,6 +102,7 @@ class ResidentSource:
     ) -> None:
         self.spec = spec
         self.skipped: list[str] = []
+        self.converted: dict[str, int] = {}
         self.notes: list[str] = []
         self._train, self._eval, self._finish, self._context = train, evaluation, finish, context
         self._batch, self._eval_batch = batch
@@ -141,6 +155,15 @@ class ResidentSource:
         for block in torch.split(rows, self._eval_batch):
             if len(block):
                 yield Batch(*self._finish(*self._eval.select(block)))
+
+    def examine(self) -> Iterator[Look]:
+        """Whether every number is finite and every target one of the classes."""
+        for part, table in (("train", self._train), ("eval", self._eval)):
+            for rows in torch.split(torch.arange(len(table), device=self._context.device), self._eval_batch):
+                inputs, targets = table.select(rows)
+                wrong = _wrong(inputs, targets, self.spec.num_classes)
+                for row, (finite, inside) in zip(rows.tolist(), wrong, strict=True):
+                    yield Look(part, f"{part} sample {row}", _said(finite, inside), ())
 
     def train_indices(self, micro: int) -> list[int]:
         """The training samples in this rank's micro-batch `micro`."""

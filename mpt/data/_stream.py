@@ -10,20 +10,24 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mpt.data._context import DataContext
+from mpt.data._context import DataContext, Look
 from mpt.data._feed import Feed, FeedSettings
 from mpt.data._order import AUGMENT, batches_per_epoch, epoch_rows, generator, micro_indices, rank_span
 from mpt.errors import Problem, RunFault
 from mpt.types import Batch, DataSpec
 
+# Samples that a worker looks at between two messages.
+LOOKED_AT = 16
 # How many samples in a row may be unreadable before data.on_error=skip gives up.
 MAX_SKIPS = 64
 
@@ -32,6 +36,9 @@ Key = tuple[int, int]
 
 class Reader(Protocol):
     """Where samples come from; lives in worker processes."""
+
+    changed: tuple[str, ...]
+    """What had to be converted of the sample that was read last."""
 
     @property
     def unreadable(self) -> tuple[type[Exception], ...]: ...
@@ -46,6 +53,10 @@ class Reader(Protocol):
         """What the sample is called in messages: its file."""
         ...
 
+    def look(self, index: int) -> tuple[str, ...]:
+        """What is odd about a sample that can be trained on; raises one of `unreadable`."""
+        ...
+
 
 class Sample(NamedTuple):
     """What a worker made of one index; without inputs where nothing could be read."""
@@ -53,14 +64,16 @@ class Sample(NamedTuple):
     inputs: Tensor | None
     targets: Tensor | None
     faults: list[tuple[str, str]]
+    changed: tuple[tuple[int, str], ...] = ()
 
 
 class Packed(NamedTuple):
-    """A batch on its way; `faults` names samples that could not be read, and why."""
+    """A batch on its way; `faults`: samples that could not be read, and why; `changed`: those converted, and how."""
 
     inputs: Tensor | None
     targets: Tensor | None
     faults: list[tuple[str, str]]
+    changed: tuple[tuple[int, str], ...] = ()
 
 
 @contextmanager
@@ -99,10 +112,31 @@ class Samples(Dataset[Sample]):
             index = (first + step) % len(self.reader)
             try:
                 with seeded(sample_seed(self.seed, epoch, index)):
-                    return Sample(*self.reader.read(index), faults)
+                    inputs, targets = self.reader.read(index)
+                return Sample(inputs, targets, faults, tuple((index, how) for how in self.reader.changed))
             except self.reader.unreadable as error:
                 faults.append((self.reader.name(index), f"{type(error).__name__}: {error}"))
         return Sample(None, None, faults)
+
+
+@dataclass(frozen=True)
+class Looks(Dataset[Look]):
+    """index → what is to be said of the sample."""
+
+    reader: Reader
+    part: str
+
+    def __getitem__(self, index: int) -> Look:
+        name = self.reader.name(index)
+        try:
+            with seeded(0):
+                return Look(self.part, name, None, self.reader.look(index))
+        except self.reader.unreadable as error:
+            return Look(self.part, name, f"{type(error).__name__}: {error}", ())
+
+
+def _as_they_are(looks: list[Look]) -> list[Look]:
+    return looks
 
 
 def pack(samples: list[Sample]) -> Packed:
@@ -115,7 +149,8 @@ def pack(samples: list[Sample]) -> Packed:
         faults.append(("the data set", f"samples of one batch have different shapes: {shapes[0]} and {shapes[1]}"))
     if len(shapes) != 1:
         return Packed(None, None, faults)
-    return Packed(torch.stack(inputs), torch.stack(targets), faults)
+    changed = tuple(change for sample in samples for change in sample.changed)
+    return Packed(torch.stack(inputs), torch.stack(targets), faults, changed)
 
 
 class StreamSource:
@@ -135,13 +170,16 @@ class StreamSource:
     ) -> None:
         self.spec, self.notes = spec, notes
         self.skipped: list[str] = []
+        self.converted: dict[str, int] = {}
+        self._converted: dict[str, NDArray[np.bool_]] = {}
         self._n, self._n_eval = len(train), len(evaluation)
         self._batch, self._eval_batch = batch
         self._context, self._settings, self._finish = context, settings, finish
         self._skip = on_error == "skip"
         self._train = Samples(train, context.seed, replace=self._skip)
         # In evaluation a sample is never replaced: it would count twice.
-        self._eval = Feed(Samples(evaluation, context.seed, replace=False), self._eval_keys, pack, settings)
+        self._eval_samples = Samples(evaluation, context.seed, replace=False)
+        self._eval = Feed(self._eval_samples, self._eval_keys, pack, settings)
         self._feeds = [self._eval]
         self.batches_per_epoch = batches_per_epoch(self._n, self._batch, context.world)
 
@@ -167,7 +205,7 @@ class StreamSource:
         """
         delivered, last = 0, None
         for packed in self._eval:
-            batch = self._deliver(packed)
+            batch = self._deliver(packed, of_eval=True)
             if batch is not None:
                 delivered += 1
                 yield batch
@@ -180,6 +218,24 @@ class StreamSource:
         c = self._context
         found: list[int] = micro_indices(c.seed, micro, self._n, self._batch, c.rank, c.world).tolist()
         return found
+
+    def _count(self, changed: tuple[tuple[int, str], ...], first: int) -> None:
+        """Each sample counts once, however many epochs there are."""
+        for index, how in changed:
+            seen = self._converted.setdefault(how, np.zeros(self._n + self._n_eval, np.bool_))
+            self.converted[how] = self.converted.get(how, 0) + (not seen[first + index])
+            seen[first + index] = True
+
+    def examine(self) -> Iterator[Look]:
+        """Every sample of both parts, read in full by workers, training first."""
+        for part, reader in (("train", self._train.reader), ("eval", self._eval_samples.reader)):
+            keys = [range(i, min(i + LOOKED_AT, len(reader))) for i in range(0, len(reader), LOOKED_AT)]
+            feed = Feed(Looks(reader, part), partial(map, list, keys), _as_they_are, self._settings)
+            try:
+                for looks in feed:
+                    yield from looks
+            finally:
+                feed.close()
 
     def resident(self) -> list[Tensor]:
         """None: batches come and go."""
@@ -210,12 +266,13 @@ class StreamSource:
             raise _nothing_readable(packed, "a whole batch can't be read", "data")
         return batch
 
-    def _deliver(self, packed: Packed) -> Batch | None:
+    def _deliver(self, packed: Packed, *, of_eval: bool = False) -> Batch | None:
         if packed.faults and not self._skip:
             name, why = packed.faults[0]
             hint = "repair or remove it, or use data.on_error=skip"
             raise RunFault(Problem(name, f"can't be read: {why}", hint))
         self.skipped += [name for name, _ in packed.faults if name not in self.skipped]
+        self._count(packed.changed, self._n if of_eval else 0)
         if packed.inputs is None or packed.targets is None:
             return None
         device = self._context.device

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +50,32 @@ class Tree:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """Folders in `folder` in lexicographic order, hidden ones left out; the order numbers the classes."""
-    with os.scandir(folder) as entries:
-        return tuple(sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".")))
+    """Folders in `folder` in lexicographic order, hidden ones left out; the order numbers the classes.
+
+    Raises: DataError where it can't be listed.
+    """
+    with _listed(str(folder)) as entries:
+        return tuple(sorted(e.name for e in entries if not e.name.startswith(".") and _is(e.is_dir)))
+
+
+@contextmanager
+def _listed(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """What is in the folder. Raises: DataError where it is gone or may not be read."""
+    try:
+        with os.scandir(folder) as entries:
+            yield entries
+    except OSError as error:
+        what = f"can't be listed: {error.strerror or error}"
+        hint = "make it readable, and let nothing change it"
+        raise DataError(Problem(error.filename or folder, what, hint)) from error
+
+
+def _is(ask: Callable[[], bool]) -> bool:
+    """False for a link that leads to itself."""
+    try:
+        return ask()
+    except OSError:
+        return False
 
 
 def parts(root: Path) -> tuple[Path, Path | None]:
@@ -79,14 +103,22 @@ def _images(folder: Path) -> Iterator[tuple[str, int]]:
     """Path and size of each image; links to folders inside a class are not followed, so that no loop is endless."""
     pending = [str(folder)]
     while pending:
-        with os.scandir(pending.pop()) as entries:
+        with _listed(pending.pop()) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
-                elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
-                    yield entry.path, entry.stat().st_size
+                elif entry.name.lower().endswith(SUFFIXES) and not _is(entry.is_dir):
+                    yield entry.path, _size(entry)
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """Bytes; 0 for a link to nowhere or to itself, and for a file that has just gone: reading it will say so."""
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0
 
 
 def _ends(parts: list[bytes]) -> NDArray[np.int64]:
@@ -110,7 +142,7 @@ def notes(folder: Path, classes: tuple[str, ...], tree: Tree) -> list[str]:
         found.append(f"{folder}: no images in {', '.join(empty)}; the classes keep their numbers")
     if all(name.isdigit() for name in classes) and list(classes) != sorted(classes, key=int):
         found.append(f"{folder}: classes are numbered in the order of their text: {', '.join(classes[:4])}, …")
-    with os.scandir(folder) as entries:
+    with _listed(str(folder)) as entries:
         hidden = sorted(e.name for e in entries if e.name.startswith(".") and e.is_dir())
     if hidden:
         found.append(f"{folder}: hidden folders are no classes and are left out: {', '.join(hidden[:4])}")

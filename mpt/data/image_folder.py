@@ -41,9 +41,12 @@ def check(cfg: DataConfig) -> list[Problem]:
     if train != root and evaluation is None:
         return [Problem(f"{root}", "has train/ but no val/", "add val/, or put the classes directly into data.root")]
     problems = _option_problems(cfg)
-    for folder in (train, evaluation):
-        if folder is not None and not any(len(scan(folder, (name,))) for name in class_names(folder)):
-            problems.append(Problem(str(folder), "holds no folder with images", "one folder for each class"))
+    try:
+        for folder in (train, evaluation):
+            if folder is not None and not any(len(scan(folder, (name,))) for name in class_names(folder)):
+                problems.append(Problem(str(folder), "holds no folder with images", "one folder for each class"))
+    except DataError as error:
+        problems += error.problems
     return problems + shm_problems(cfg, cfg.image_size or DEFAULT_SIZE)
 
 

@@ -16,6 +16,9 @@ from mpt.train.progress import Ending, Progress
 from mpt.train.state import Course
 from mpt.types import Unmeasured
 
+NAMED = 100
+"""Unreadable samples of which summary.json has the names; events.jsonl has all."""
+
 
 def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter, saves: Tally) -> dict[str, Any]:
     """summary.json's document; what was not measured says why."""
@@ -92,6 +95,8 @@ def _extras(course: Course, seen: Preflight, saves: Tally) -> Extras:
         "idle_weights": list(seen.idle_weights),
         "scaler": run.scaler.facts(),
         "skipped_samples": progress.skipped_samples,
+        "unreadable": run.data.skipped[:NAMED],
+        "converted_samples": dict(run.data.converted),
         "resumed_at": progress.resumed_at,
         "energy": course.energy.summary(),
         "checkpoints": {"saved": saves.count, "stall_s": saves.stall_s, "write_s": saves.write_s},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mpt.errors import printable
 from mpt.record.writer import RunWriter
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
@@ -52,7 +53,8 @@ class Teller:
             self._course.progress.skipped_samples += len(new)
             self._writer.event("unreadable_samples", step=step, names=new)
             more = f" and {len(new) - 3} more" if len(new) > 3 else ""
-            self._console.say(f"unreadable samples were replaced: {', '.join(new[:3])}{more}", "warning")
+            names = printable(", ".join(new[:3]))
+            self._console.say(f"unreadable samples were replaced: {names}{more}", "warning")
 
     def _snapshot(self, row: StepRow) -> Snapshot:
         totals, length = self._course.history.totals, self._course.run.plan.length

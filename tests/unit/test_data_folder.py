@@ -364,3 +364,44 @@ def test_hidden_folders_are_told_and_are_no_classes(folder: Config, tree: Path) 
         assert [note for note in source.notes if "hidden" in note] == [
             f"{tree / 'train'}: hidden folders are no classes and are left out: .thumbs"
         ]
+
+
+def test_i2_samples_that_were_converted_are_counted_once_whatever_the_epochs(folder: Config, tree: Path) -> None:
+    for name in ("1.png", "2.png"):
+        file = tree / "train" / "a" / name
+        Image.open(file).convert("L").save(file)
+    Image.open(tree / "val" / "a" / "0.png").convert("RGBA").save(tree / "val" / "a" / "0.png")
+    with opened(folder(workers=2, batch_size=10)) as source:
+        list(islice(source.train(0), 6))
+        assert source.converted == {"L converted to RGB": 2}
+        for _ in range(2):
+            list(source.eval())
+        assert source.converted["RGBA with transparency, laid on data.background"] == 1
+
+
+def test_a_file_that_goes_while_the_run_reads_is_a_fault_by_name_or_skipped(folder: Config, tree: Path) -> None:
+    with opened(folder()) as strict, opened(folder(on_error="skip")) as lenient:
+        gone = tree / "train" / "a" / "4.png"
+        gone.unlink()
+        with pytest.raises(RunFault, match=r"4\.png: can't be read: FileNotFoundError"):
+            list(islice(strict.train(0), 4))
+        list(islice(lenient.train(0), 4))
+        assert lenient.skipped == [str(gone)]
+
+
+def test_a_class_folder_that_can_not_be_listed_is_told_before_anything_starts(
+    folder: Config, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("/a"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    (problem,) = image_folder.check(folder())
+    assert problem.where.endswith("/a")
+    assert "Permission denied" in problem.what
+    with pytest.raises(DataError, match="Permission denied"), opened(folder()):
+        pass
