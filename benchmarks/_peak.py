@@ -85,7 +85,7 @@ def main(who: str, net: str) -> None:
     probe("cpu")
     with tempfile.TemporaryDirectory() as folder:
         words = (f"trainer.max_steps={STEPS}", "trainer.eval_every=0", "checkpoint.every=0", f"run_dir={folder}/run")
-        cfg = compose([*NETS[net], *words, "data.eval_batch_size=8", "device=cpu"])
+        cfg = compose([*NETS[net], *words, "data.eval_batch_size=8", "device=cpu", "trainer.onednn=false"])
         if who == "runner":
             runner(cfg)
         else:

@@ -20,7 +20,8 @@ STEADY = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 WHAT = (
     "{net}, sizes of row 4, 6 steps: peak resident memory without libraries' code (VmHWM - RssFile) of a process that "
     "does all of `mpt train` (audit, record, evaluation, checkpoint) - that of one that runs the expert's loop and "
-    "saves once; both import the same modules and use one thread"
+    "saves once; both import the same modules, multiply float32 by the same library (trainer.onednn=false) and use one "
+    "thread"
 )
 
 
