@@ -238,7 +238,7 @@ class RunConfig:
     init_from: str | None
     """A run folder or checkpoint whose weights alone are taken; ignored where resume=auto finds a run to go on with."""
     numerics: str
-    """`off`, or statistics of tensors at some steps, in numerics.jsonl. `light`: of activations and gradients, exponents
+    """`off`, or statistics of tensors at some steps in numerics.jsonl. `light`: of activations and gradients, exponents
     of a sample; `full`: of all elements, weights and gradients of outputs too, and what rounding does to products."""
     logger: list[str]
     """Trackers that get the record's numbers: `tensorboard`, `wandb`, `mlflow`, `trackio`."""
