@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mpt import registry
+from mpt.config._update import in_windows
 from mpt.config.fingerprint import fingerprint
 from mpt.config.schema import RunConfig
 from mpt.data._context import DataContext, DataSource
@@ -77,7 +78,7 @@ def build(cfg: RunConfig) -> Run:
     policy = install(model, cfg.precision, mechanism)
     if not policy.weights:
         raise ConfigError(Problem(f"model={cfg.model.choice}", "has no weight that can be trained: all are frozen"))
-    optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment)
+    optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment, policy.storage)
     plan = _plan(cfg, facts, model, data, task, rows)
     lr = lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)
     seed_all(cfg.seed)
@@ -138,9 +139,15 @@ def _plan(
         length=run_length,
         batch_size=min(cfg.data.batch_size, data.spec.n_train),
         scaling=cfg.scaling.name,
-        optimizer=f"{cfg.optimizer.name}{' in one fused kernel' if fused else ''}",
+        optimizer=_told_optimizer(cfg, fused),
         schedule=cfg.schedule.name,
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
         notes=notes(cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident())),
     )
+
+
+def _told_optimizer(cfg: RunConfig, fused: bool) -> str:
+    if in_windows(cfg.precision):
+        return f"{cfg.optimizer.name} in windows of one fused kernel, moments {cfg.precision.moment}"
+    return f"{cfg.optimizer.name}{' in one fused kernel' if fused else ''}"

@@ -86,24 +86,11 @@ def scaling_unused(cfg: RunConfig) -> Iterator[Problem]:
 
 
 def precision_roles(cfg: RunConfig) -> Iterator[Problem]:
-    """Weights are stored in float32 or in the compute format; a master copy is float32, and of half weights."""
+    """Weights are stored in float32 or in the compute format."""
     p = cfg.precision
     if p.param in STORED and p.compute in COMPUTE and p.param not in ("float32", p.compute):
         what = f"got `{p.param}` with precision.compute={p.compute}, want float32 or {p.compute}"
         yield Problem("precision.param", what, f"precision.param=float32 or precision.compute={p.param}")
-    if p.master is not None and p.param == "float32":
-        yield Problem("precision.master", f"got `{p.master}`, but the weights are float32", "set precision.master=null")
-    elif p.master not in (None, "float32"):
-        yield Problem("precision.master", f"got `{p.master}`, want float32 or null", "a master copy is float32")
-
-
-def precision_moment(cfg: RunConfig) -> Iterator[Problem]:
-    """Optimizers keep their moments in the format of what they update: the master copy, else the weights."""
-    p = cfg.precision
-    updated, role = (p.param, "param") if p.master is None else (p.master, "master")
-    if p.moment in STORED and updated in STORED and p.moment != updated:
-        what = f"got `{p.moment}`, but the optimizer updates {updated} (precision.{role}) and keeps its moments in that"
-        yield Problem("precision.moment", what, f"set precision.moment={updated}")
 
 
 def precision_keep(cfg: RunConfig) -> Iterator[Problem]:
@@ -220,6 +207,6 @@ COMBINATIONS = (
         scaling_needs_values,
         scaling_unused,
     ),
-    *(precision_roles, precision_moment, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
+    *(precision_roles, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
     *(unsafe_loss, loss_weight, lengths, loggers, numerics_rules, not_in_this_version),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mpt.config._update import rounds_stochastically
 from mpt.config.schema import LayerRule, RunConfig
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.operand import gemms_of
@@ -21,9 +22,10 @@ def low_bit_products(cfg: RunConfig) -> Iterator[Problem]:
     if cfg.precision.compute in COMPUTE and cfg.precision.compute not in _HALF:
         what = f"got `{cfg.precision.compute}` with precision.gemms"
         yield Problem("precision.compute", what, "low-bit products stand in a half policy: bfloat16 or float16")
-    if cfg.precision.param != "float32" and cfg.precision.master is None:
-        what = f"got `{cfg.precision.param}` with precision.gemms and no master copy"
-        yield Problem("precision.param", what, "store float32, or set precision.master=float32")
+    p = cfg.precision
+    if p.param != "float32" and p.master is None and not rounds_stochastically(p):
+        what = f"got `{p.param}` with precision.gemms and no master copy"
+        yield Problem("precision.param", what, "store float32, or set precision.master=float32 or split")
 
 
 def low_bit_layers(cfg: RunConfig) -> Iterator[Problem]:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from mpt.config._combinations import COMBINATIONS
 from mpt.config._low_bit import LOW_BIT
 from mpt.config._places import PLACES
+from mpt.config._update import UPDATE
 from mpt.config.flat import flatten
 from mpt.config.ranges import range_problems
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
 Rule = Callable[[RunConfig], Iterator[Problem]]
-RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *PLACES)
+RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *PLACES)
 
 
 def check(cfg: RunConfig) -> list[Problem]:

@@ -85,9 +85,10 @@ class PrecisionConfig:
     compute: str
     """Format of matmul and convolution operands; `tfloat32` uses the TF32 mode."""
     master: str | None
-    """Format of the copy that the optimizer updates; None: the weights themselves."""
+    """Format of the copy that the optimizer updates: float32, or `split`, the 16 bits that bfloat16 weights lack of it;
+    None: the weights themselves."""
     moment: str
-    """Format of optimizer state."""
+    """Format of optimizer state; `int8`: 8-bit codes with a scale for each 256."""
     scaling: str
     """The strategy that `scaling=auto` stands for."""
     keep: list[str]

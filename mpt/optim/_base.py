@@ -39,7 +39,7 @@ def default_eps(moment: str, usual: float = 1e-8) -> float:
     In float16 the square of any gradient under sqrt(2^-24) is stored as 0, and an epsilon of 1e-8 would turn
     Adam's update into a step of m / 1e-8. Below that gradient the denominator is epsilon alone.
     """
-    return max(usual, 0.0 if moment == "float32" else format_of(moment).min_subnormal ** 0.5)
+    return max(usual, 0.0 if moment in ("float32", "int8") else format_of(moment).min_subnormal ** 0.5)
 
 
 def pairs(params: Sequence[Tensor], grads: list[Tensor | None]) -> list[int]:

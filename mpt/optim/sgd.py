@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mpt.formats.stored import Storage
 from mpt.optim._base import Optimizer
 from mpt.optim._fused import FusedSGD
 from mpt.optim._grouped import by_dtype
+from mpt.optim._kernels import SgdKernel
 from mpt.optim._torch import TorchOptimizer
+from mpt.optim._windows import Windowed
 
 FUSED_ON = ("cpu", "cuda")
 
@@ -20,14 +23,18 @@ def build(
     weight_decay: float,
     moment: str,
     fused: bool,
+    storage: Storage | None = None,
     momentum: float = 0.9,
     nesterov: bool = False,
 ) -> Optimizer:
-    """SGD; nesterov needs momentum."""
+    """SGD; nesterov needs momentum; with a `storage` it runs window by window."""
     if not 0 <= momentum < 1:
         raise ValueError(f"optimizer.momentum got {momentum}, want 0 ≤ momentum < 1")
     if nesterov and not momentum:
         raise ValueError("optimizer.nesterov needs optimizer.momentum above 0")
+    if storage is not None:
+        kernel = SgdKernel(momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+        return Windowed(params, kernel, moment, storage)
     if fused:
         return by_dtype(
             params, lambda group: FusedSGD(group, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mpt.config._update import rounds_stochastically
 from mpt.config.schema import RunConfig
 from mpt.precision.capability import Mechanism
 from mpt.types import DataSpec, DeviceFacts, ModuleRow
@@ -139,10 +140,7 @@ def notes(
     if cfg.optimizer.options.get("eps", 0) is None and cfg.precision.moment == "float16":
         told.append("optimizer.eps is 2^-12: smaller ones vanish beside float16 moments")
     if cfg.precision.master is None and cfg.precision.param != "float32":
-        told.append(
-            f"weights are stored in {cfg.precision.param} without a float32 master copy: small updates are lost, "
-            "and their share is measured"
-        )
+        told.append(_no_master(cfg))
     if cfg.scaling.name == "none" and cfg.precision.compute == "float16":
         told.append("float16 gradients without loss scaling: the share that becomes zero is measured")
     idle = [f"data.workers={cfg.data.workers}"] if cfg.data.workers else []
@@ -156,6 +154,15 @@ def notes(
     if "path" in cfg.model.options:
         told.append(f"runs code of yours: model.path {cfg.model.options['path']}")
     return tuple(told)
+
+
+def _no_master(cfg: RunConfig) -> str:
+    stored = f"weights are stored in {cfg.precision.param} without a float32 master copy"
+    if rounds_stochastically(cfg.precision):
+        return (
+            f"{stored}: updates are rounded stochastically, kept on average; the share of weights that stay is measured"
+        )
+    return f"{stored}: small updates are lost, and their share is measured"
 
 
 def _low_bit_notes(cfg: RunConfig, mechanism: Mechanism) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mpt.config._update import SPLIT
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.operand import Gemms, Operand
 from mpt.formats.table import COMPUTE, format_of
@@ -201,17 +202,17 @@ def _by_torchao(recipe: Recipe, facts: DeviceFacts) -> _Answer:
 
 def _check_roles(cfg: PrecisionConfig) -> None:
     problems = []
-    for role in ("compute", "param", "master"):
+    for role in ("compute", "param"):
         name = getattr(cfg, role)
-        if name is not None and name not in COMPUTE:
+        if name not in COMPUTE:
             problems.append(Problem(f"precision.{role}", f"got `{name}`", "one of " + ", ".join(COMPUTE)))
     if cfg.param not in ("float32", cfg.compute):
         what = f"got `{cfg.param}` with precision.compute={cfg.compute}"
         problems.append(Problem("precision.param", what, f"want float32 or {cfg.compute}"))
     if cfg.param == "tfloat32":
         problems.append(Problem("precision.param", "got `tfloat32`", "TF32 is a way to multiply: store float32"))
-    if cfg.master not in (None, "float32"):
-        problems.append(Problem("precision.master", f"got `{cfg.master}`", "want float32, or null for no copy"))
+    if cfg.master not in (None, "float32", SPLIT):
+        problems.append(Problem("precision.master", f"got `{cfg.master}`", "want float32, split, or null for no copy"))
     if problems:
         raise PrecisionError(*problems)
 

@@ -1,17 +1,23 @@
-"""Float32 copies of weights that are stored in half: what the optimizer updates."""
+"""Float32 copies of weights that are stored in half, whole or as the 16 bits that bfloat16 lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from mpt.formats.stored import join_float32, split_float32
+
 
 class Masters(Protocol):
-    """The tensors that the optimizer updates, in the order of the working weights."""
+    """The tensors that the optimizer updates, in the order of the working weights.
+
+    `full` are the finest values that there are of each, `hold` has weights and masters take others, `stored` is all
+    that then changes.
+    """
 
     tensors: list[Tensor]
 
@@ -20,6 +26,12 @@ class Masters(Protocol):
     def publish(self) -> None: ...
 
     def adopt(self, values: Mapping[str, Tensor]) -> None: ...
+
+    def full(self) -> list[Tensor]: ...
+
+    def hold(self, values: Sequence[Tensor]) -> None: ...
+
+    def stored(self) -> list[Tensor]: ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -40,6 +52,16 @@ class SameWeights:
 
     def adopt(self, values: Mapping[str, Tensor]) -> None:
         pass
+
+    def full(self) -> list[Tensor]:
+        return self.tensors
+
+    @torch.no_grad()
+    def hold(self, values: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self.tensors, list(values))
+
+    def stored(self) -> list[Tensor]:
+        return self.tensors
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -86,9 +108,87 @@ class MasterCopies:
         for name, copy in zip(self._names, self._copies, strict=True):
             copy.copy_(values[name])
 
+    def full(self) -> list[Tensor]:
+        return self.tensors
+
+    @torch.no_grad()
+    def hold(self, values: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self.tensors, list(values))
+        self.publish()
+
+    def stored(self) -> list[Tensor]:
+        return [*self.tensors, *self._working]
+
     def state_dict(self) -> dict[str, Any]:
         return {"masters": dict(zip(self._names, self._copies, strict=True))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.adopt(state["masters"])
         self.publish()
+
+
+class SplitMasters:
+    """The low 16 bits of float32 masters whose high half is the bfloat16 weight itself; float32 weights have none.
+
+    The optimizer joins the halves, updates, and splits again, so that nothing is left to gather or publish. A state
+    holds the masters whole: a run with another kind of master goes on from it.
+    """
+
+    def __init__(self, names: list[str], weights: list[Parameter], full: Mapping[str, Tensor]) -> None:
+        self.tensors: list[Tensor] = list(weights)
+        self._names = names
+        self.lows: list[Tensor | None] = [None] * len(names)
+        with torch.no_grad():
+            for i, (name, weight) in enumerate(zip(names, weights, strict=True)):
+                if name in full:
+                    self.lows[i] = torch.empty(weight.numel(), dtype=torch.int16, device=weight.device)
+                    self._put(i, full[name])
+
+    def gather(self) -> None:
+        pass
+
+    def publish(self) -> None:
+        pass
+
+    @torch.no_grad()
+    def adopt(self, values: Mapping[str, Tensor]) -> None:
+        for i, name in enumerate(self._names):
+            if self.lows[i] is not None:
+                self._put(i, values[name])
+
+    def full(self) -> list[Tensor]:
+        return [self._whole(i) for i in range(len(self.tensors))]
+
+    @torch.no_grad()
+    def hold(self, values: Sequence[Tensor]) -> None:
+        for i, value in enumerate(values):
+            if self.lows[i] is None:
+                self.tensors[i].copy_(value)
+            else:
+                self._put(i, value)
+
+    def stored(self) -> list[Tensor]:
+        return [*self.tensors, *(low for low in self.lows if low is not None)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"masters": {n: self._whole(i) for i, n in enumerate(self._names) if self.lows[i] is not None}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.adopt(state["masters"])
+
+    def _put(self, i: int, value: Tensor) -> None:
+        """Halves lie in the weight's order of memory."""
+        weight, low = self.tensors[i], self.lows[i]
+        assert low is not None
+        alike = torch.empty_like(weight, dtype=torch.float32).copy_(value)
+        high, bits = split_float32(alike.as_strided((low.numel(),), (1,)))
+        weight.detach().as_strided((low.numel(),), (1,)).copy_(high)
+        low.copy_(bits)
+
+    def _whole(self, i: int) -> Tensor:
+        weight, low = self.tensors[i].detach(), self.lows[i]
+        if low is None:
+            return weight
+        whole = torch.empty_like(weight, dtype=torch.float32)
+        whole.as_strided((low.numel(),), (1,)).copy_(join_float32(weight.as_strided((low.numel(),), (1,)), low))
+        return whole

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from mpt.config._update import SPLIT, in_windows, rounds_stochastically
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.rounding import storage_dtype
+from mpt.formats.stored import Storage
 from mpt.formats.table import format_of
 from mpt.precision.borders import Borders, paused
 from mpt.precision.capability import Mechanism
@@ -24,7 +26,7 @@ from mpt.precision.low.native import native_linear
 from mpt.precision.low.recipes import Recipe
 from mpt.precision.low.settings import low_bit
 from mpt.precision.low.ways import ways
-from mpt.precision.masters import MasterCopies, Masters, SameWeights
+from mpt.precision.masters import MasterCopies, Masters, SameWeights, SplitMasters
 from mpt.precision.ops import check_keep
 from mpt.precision.roles import kept_parameters
 from mpt.precision.rules import changes_of_format
@@ -42,7 +44,7 @@ class Policy:
 
     `forward()` and `backward()` are entered around each, `gather()` after the last backward of an update and
     `publish()` after the optimizer. `weights` are the working parameters that take gradients, each once, `names`
-    theirs, and `masters` what the optimizer updates, in the same order.
+    theirs, and `masters` what the optimizer updates, in the same order, stored as `storage` says.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Policy:
         self.mechanism = mechanism
         self.names, self.weights = _trained(model)
         self.lost_updates = lost
+        self.storage: Storage | None = None
         self._model = model
         self._copies = masters
         self._low = low
@@ -63,6 +66,11 @@ class Policy:
     @property
     def masters(self) -> list[Tensor]:
         return self._copies.tensors
+
+    @property
+    def held(self) -> Masters:
+        """The finest values of the weights, for an average that follows them."""
+        return self._copies
 
     @property
     def emulation(self) -> Emulation | None:
@@ -119,7 +127,7 @@ class Policy:
     @contextmanager
     def _plain_float32(self) -> Iterator[None]:
         """No cast, no TF32, and every half weight is float32 inside: its master where there is one."""
-        master_of = {id(w): m for w, m in zip(self.weights, self.masters, strict=True)}
+        master_of = {id(w): m for w, m in zip(self.weights, self._copies.full(), strict=True)}
         half = [p for p in self._model.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
         kept = [p.data for p in half]
         for p in half:
@@ -146,13 +154,26 @@ def install(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> Pol
     full = _store(model, cfg, {name for name, now in changes.items() if now == "float32"})
     names, weights = _trained(model)
     copied = cfg.master is not None and full
-    masters: Masters = MasterCopies(names, weights, _of(names, full)) if copied else SameWeights(weights)
+    masters = _masters(cfg, names, weights, _of(names, full)) if copied else SameWeights(weights)
     lost: UpdateMeter = LostUpdates() if full and not copied else NothingLost()
     policy = Policy(model, mechanism, masters, lost, _low_layers(model, cfg, mechanism))
+    policy.storage = _storage(cfg, masters)
     if mechanism.half:
         install_kernels(mechanism.device, cfg.keep)
     policy.enforce(changes)
     return policy
+
+
+def _masters(cfg: PrecisionConfig, names: list[str], weights: list[Parameter], full: dict[str, Tensor]) -> Masters:
+    return (SplitMasters if cfg.master == SPLIT else MasterCopies)(names, weights, full)
+
+
+def _storage(cfg: PrecisionConfig, masters: Masters) -> Storage | None:
+    """How the optimizer finds what it updates, None where that is how its kernel computes."""
+    if not in_windows(cfg):
+        return None
+    lows = masters.lows if isinstance(masters, SplitMasters) else [None] * len(masters.tensors)
+    return Storage(lows, rounds_stochastically(cfg))
 
 
 def _low_layers(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> LowLayers | None:

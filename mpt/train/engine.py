@@ -55,5 +55,4 @@ def _ema(run: Run, buffers: Buffers) -> Ema | None:
     decay = run.cfg.trainer.ema_decay
     if decay is None:
         return None
-    floating = buffers.floating()
-    return Ema([*run.policy.masters, *floating], [*run.policy.weights, *floating], decay)
+    return Ema(run.policy.held, buffers.floating(), decay)

@@ -67,7 +67,7 @@ def _renamed(metrics: dict[str, float]) -> dict[str, float]:
 def _memory(course: Course, memory: MemoryMeter, snapshot_bytes: int) -> Memory:
     run, policy = course.run, course.run.policy
     weights = {id(w) for w in policy.weights}
-    masters = [m for m in policy.masters if id(m) not in weights]
+    masters = [t for t in policy.held.stored() if id(t) not in weights]
     ema = course.engine.ema
     return memory.memory(
         {

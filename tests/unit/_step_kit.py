@@ -56,12 +56,13 @@ class Kit:
         mechanism = resolve(self.cfg.precision, probe("cpu"))
         self.policy: Policy = install(self.model, self.cfg.precision, mechanism)
         self.task: Task = registry.load("tasks", "classification").build({}, SPEC)
-        self.optimizer = build_optimizer(self.cfg.optimizer, self.policy.masters, self.cfg.precision.moment)
+        self.optimizer = build_optimizer(
+            self.cfg.optimizer, self.policy.masters, self.cfg.precision.moment, self.policy.storage
+        )
         self.lr = lr_at(self.cfg.schedule, self.cfg.optimizer.lr, STEPS)
         self.buffers = Buffers(self.model)
-        floating, decay = self.buffers.floating(), self.cfg.trainer.ema_decay
-        sources, targets = [*self.policy.masters, *floating], [*self.policy.weights, *floating]
-        self.ema = None if decay is None else Ema(sources, targets, decay)
+        decay = self.cfg.trainer.ema_decay
+        self.ema = None if decay is None else Ema(self.policy.held, self.buffers.floating(), decay)
         self.rates = Rates(self.lr, 50, device)
         self.step = Stepper(
             model=self.model,

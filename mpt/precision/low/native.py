@@ -6,10 +6,7 @@ the compute format, so that state dicts, masters and float32 evaluation know not
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from torch.nn import functional as F
 
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.formats.operand import Gemms, Operand
+from mpt.formats.quietly import quietly
 from mpt.precision.low.recipes import Recipe
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -31,7 +29,7 @@ def native_linear(
 
     The bias is added after the sum was rounded, as torchao does it. Zeros that fill up tokens change no product.
     """
-    with _quietly():
+    with quietly():
         make = {"float8": _float8, "mxfp8": _mxfp8, "nvfp4": _nvfp4}[recipe.kind]
         product = make(gemms, emulate)
 
@@ -44,19 +42,6 @@ def native_linear(
         return out if module.bias is None else out + module.bias.to(compute)
 
     return forward
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Importing torchao tells of its own prototypes, and of kernels that were built for another torch."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def native_label(x: Tensor) -> str:
