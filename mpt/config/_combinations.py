@@ -191,8 +191,6 @@ def numerics_rules(cfg: RunConfig) -> Iterator[Problem]:
 
 def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
     """Names that are reserved, refused so that nothing is left undone in silence."""
-    if cfg.debug.inject:
-        yield Problem("debug.inject", "is not in this version", "leave it at []")
     if cfg.distributed.nproc not in (None, 1):
         what = f"got {cfg.distributed.nproc} with distributed={cfg.distributed.name}"
         yield Problem("distributed.nproc", what, "this version runs one process")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mpt.config._combinations import COMBINATIONS
+from mpt.config._debug import DEBUG
 from mpt.config._low_bit import LOW_BIT
 from mpt.config._places import PLACES
 from mpt.config._update import UPDATE
@@ -18,7 +19,7 @@ from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
 Rule = Callable[[RunConfig], Iterator[Problem]]
-RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *PLACES)
+RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *DEBUG, *PLACES)
 
 
 def check(cfg: RunConfig) -> list[Problem]:

@@ -15,7 +15,7 @@ from mpt.config.compose import words
 from mpt.config.compose.typed import convert, fits, like, wanted
 from mpt.config.flat import flatten
 from mpt.config.ranges import range_problems
-from mpt.config.schema import LayerRule, RunConfig
+from mpt.config.schema import Injection, LayerRule, RunConfig
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
 
@@ -131,4 +131,6 @@ def _value(hint: Any, value: Any) -> Any:
         given["options"] = {k: v for k, v in value.items() if k not in own}
     if "layers" in given:
         given["layers"] = [LayerRule(**rule) for rule in given["layers"]]
+    if "inject" in given:
+        given["inject"] = [Injection(**fault) for fault in given["inject"]]
     return hint(**given)  # type: ignore[operator]

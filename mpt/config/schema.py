@@ -206,8 +206,24 @@ class CheckpointConfig:
 
 
 @dataclass
+class Injection:
+    step: int
+    """The first attempt (from 1) that has the fault."""
+    module: str
+    """Name of a module, whose output (`forward`) or its gradient (`backward`) is spoilt."""
+    kind: str
+    """`inf`, `nan`: one element becomes that; `spike`, `underflow`: all are multiplied by `factor`."""
+    where: str = "backward"
+    """`backward` or `forward`."""
+    steps: int = 1
+    """Attempts in a row; ≥ 1."""
+    factor: float | None = None
+    """None: 1024 for a spike, 2^-40 for an underflow."""
+
+
+@dataclass
 class DebugConfig:
-    inject: list[Any]
+    inject: list[Injection]
     """Faults put in on purpose."""
     anomaly: bool
     """Look for the module that went non-finite at every such step; else at the first of a run only."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -63,6 +63,10 @@ class DataSource(Protocol):
 
     def train_indices(self, micro: int) -> list[int]:
         """The training samples in this rank's micro-batch `micro`."""
+        ...
+
+    def sample_names(self, indices: Sequence[int]) -> list[str]:
+        """What these training samples are called in messages: their files; none where they have none."""
         ...
 
     def resident(self) -> list[Tensor]:

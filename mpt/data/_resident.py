@@ -6,7 +6,7 @@ for targets gathers as many batches as fit GATHER_BYTES; each step then takes a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -170,6 +170,10 @@ class ResidentSource:
         c = self._context
         found: list[int] = micro_indices(c.seed, micro, len(self._train), self._batch, c.rank, c.world).tolist()
         return found
+
+    def sample_names(self, indices: Sequence[int]) -> list[str]:
+        """None: rows of a table have no files."""
+        return []
 
     def resident(self) -> list[Tensor]:
         """Both splits."""

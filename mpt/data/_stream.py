@@ -7,7 +7,7 @@ changes a pixel. A sample that can't be read travels back as a note, not as an e
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -218,6 +218,10 @@ class StreamSource:
         c = self._context
         found: list[int] = micro_indices(c.seed, micro, self._n, self._batch, c.rank, c.world).tolist()
         return found
+
+    def sample_names(self, indices: Sequence[int]) -> list[str]:
+        """Files of these training samples, or what their reader calls them."""
+        return [self._train.reader.name(i) for i in indices]
 
     def _count(self, changed: tuple[tuple[int, str], ...], first: int) -> None:
         """Each sample counts once, however many epochs there are."""

@@ -10,6 +10,7 @@ from torch import nn
 from mpt.build import Run
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
+from mpt.train.inject import Injector
 from mpt.train.rates import Rates
 from mpt.train.step import Stepper
 
@@ -22,6 +23,9 @@ class Engine:
     buffers: Buffers
     rates: Rates
     ema: Ema | None
+    injector: Injector | None = None
+    backward_order: tuple[str, ...] = ()
+    """Names of the parameters in the order in which the backward pass reaches them."""
 
 
 def make_engine(run: Run) -> Engine:

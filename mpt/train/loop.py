@@ -17,6 +17,7 @@ from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.guard import Guard
 from mpt.train.lost import Losses
 from mpt.train.numerics import observer
+from mpt.train.overflow import look
 from mpt.train.progress import TIME_RULE, Ending
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
@@ -116,7 +117,10 @@ class Loop:
         watched = self._lost.watches(self._step)
         if watched:
             self._lost.before()
+        if self._engine.injector is not None:
+            self._teller.injected(self._step, self._engine.injector.arm(self._step))
         attempt = self._engine.stepper(window)
+        look(self._run, attempt)
         if watched:
             self._lost.after(attempt.found)
         self._history.add(attempt)

@@ -33,6 +33,8 @@ class Preflight:
     work: Work
     numerics: dict[str, Any]
     idle_weights: tuple[str, ...]
+    backward_order: tuple[str, ...]
+    """Names of the weights in the order in which their gradients came."""
 
     def document(self) -> dict[str, Any]:
         """audit.json's content."""
@@ -61,7 +63,7 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
     with run.policy.forward():
         proof = probe(run.device.type)  # first: libraries take their workspace at the first product
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
-    with _explained(run.cfg.model.choice, batch), memory.observed(*batch), auditor:
+    with _explained(run.cfg.model.choice, batch), memory.observed(*batch), auditor, _arrivals(run) as order:
         with run.policy.forward():
             output = run.model(batch.inputs)
         run.task.check(output, batch)
@@ -79,7 +81,22 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
         weight.grad = None
     buffers.restore(torch.ones((), device=run.device))
     rng.restore(state, run.device)
-    return Preflight(auditor.result(), Work(auditor.flops, auditor.uncounted), proof, idle)
+    return Preflight(auditor.result(), Work(auditor.flops, auditor.uncounted), proof, idle, tuple(order))
+
+
+@contextmanager
+def _arrivals(run: Run) -> Iterator[list[str]]:
+    """Gives a list that holds the names of weights as their gradients come."""
+    order: list[str] = []
+    handles = [
+        weight.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))  # type: ignore[no-untyped-call]
+        for name, weight in zip(run.policy.names, run.policy.weights, strict=True)
+    ]
+    try:
+        yield order
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

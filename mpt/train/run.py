@@ -32,6 +32,7 @@ from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.engine import make_engine
 from mpt.train.faults import ending_of, out_of_memory
+from mpt.train.inject import injector
 from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
 from mpt.train.preflight import Preflight, preflight
@@ -110,9 +111,11 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
             raise
         what = f"model={cfg.model.choice} on data={cfg.data.name} does not fit into memory: {error}"
         raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
+    faults = injector(run)  # before the model is compiled
     course = Course(
         run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, EnergyMeter(run.plan.device), Progress()
     )
+    course.engine.injector = faults
     if state is not None:
         told = restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
         if start.reopen is None:
@@ -137,7 +140,11 @@ def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[
     stream = run.data.train(start=course.history.totals.step * run.plan.length.accumulate)
     first = next(stream)
     spare = Batch(first.inputs.clone(), first.targets.clone())  # a model may change its input in place
-    return preflight(run, course.engine.buffers, memory, spare), _from(first, stream)
+    seen = preflight(run, course.engine.buffers, memory, spare)
+    course.engine.backward_order = seen.backward_order
+    if course.engine.injector is not None:
+        course.engine.injector.require_called()
+    return seen, _from(first, stream)
 
 
 def _from(first: Batch, stream: Iterator[Batch]) -> Iterator[Batch]:

@@ -30,7 +30,7 @@ class Attempt:
     """What one attempt left: 0-dim float32 tensors on the device, and what the host knows anyway.
 
     `loss_sum` / `count` is the loss before `task.loss_weight`; `found` is 1 where the step was skipped; `parts`
-    (1-D) holds the norm of each gradient, still scaled.
+    (1-D) holds the norm of each gradient, still scaled; `faults` what was counted of a skipped one (overflow.py).
     """
 
     loss_sum: Tensor
@@ -40,6 +40,7 @@ class Attempt:
     found: Tensor
     samples: int
     parts: Tensor
+    faults: Tensor | None = None
 
 
 class Window(Protocol):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
+from mpt.config.schema import Injection
 from mpt.errors import printable
 from mpt.record.writer import RunWriter
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.guard import cause
 from mpt.train.locate import locate
-from mpt.train.overflow import overflow
+from mpt.train.overflow import count, overflow
 from mpt.train.state import Course
 from mpt.train.step import Attempt
 from mpt.types import Snapshot, StepRow
+
+MOST_SAMPLES = 256
+"""Samples that one event lists."""
 
 
 class Teller:
@@ -27,23 +33,55 @@ class Teller:
 
     def steps(self, rows: Sequence[StepRow], attempts: Sequence[Attempt]) -> None:
         """Tell what is to be told of these steps; the console shows the last."""
+        last = attempts[-1]
+        if not rows[-1].applied and last.faults is None:  # its gradients are still there
+            count(self._course.run, last)
         for row, attempt in zip(rows, attempts, strict=True):
             if not row.applied:
                 self._skip(row, attempt)
         self._unreadable(rows[-1].step)
         self._console.update(self._snapshot(rows[-1]))
 
+    def injected(self, step: int, faults: Sequence[Injection]) -> None:
+        """Faults that were put into attempt `step` on purpose."""
+        for fault in faults:
+            told = {"module": fault.module, "fault": fault.kind, "where": fault.where}
+            self._writer.event("injected", step=step, **told)
+            self._console.say(f"step {step}: {fault.kind} put into the {fault.where} pass of {fault.module}")
+
     def _skip(self, row: StepRow, attempt: Attempt) -> None:
         """The step and its cause; for a non-finite forward (the first of a run, or each) also where it began."""
         run, why = self._course.run, cause(row)
-        what = overflow(run, attempt)
-        self._writer.event("skip", step=row.step, update=row.update, cause=why, scale=row.scale, **what)
-        if why == "nonfinite_loss" and (run.cfg.debug.anomaly or not self._located):
+        finite = why != "nonfinite_loss"
+        what = overflow(run, attempt, self._course.engine.backward_order)
+        samples = self._samples(row.step)
+        self._writer.event(
+            "skip",
+            **{"step": row.step, "update": row.update, "cause": why, "scale": row.scale, "forward_finite": finite},
+            **what,
+            **samples,
+        )
+        if not finite and (run.cfg.debug.anomaly or not self._located):
             self._located = True
-            where = locate(run, self._course.engine.buffers, row.step)
-            self._writer.event("nonfinite_forward", step=row.step, **where)
-            module = where["module"] or "no module any more, with the weights as they are now"
-            self._console.say(f"step {row.step}: the loss is {row.loss}; first non-finite in {module}", "warning")
+            self._locate(row)
+
+    def _samples(self, step: int) -> dict[str, Any]:
+        """The training samples of attempt `step`, the first MOST_SAMPLES by index, and by file where they are files."""
+        run, length = self._course.run, self._course.run.plan.length
+        first = (step - 1) * length.accumulate
+        micros = range(first, first + length.window(step - 1))
+        indices = [i for micro in micros for i in run.data.train_indices(micro)]
+        shown = indices[:MOST_SAMPLES]
+        return {"samples": shown, "samples_total": len(indices), "files": run.data.sample_names(shown)}
+
+    def _locate(self, row: StepRow) -> None:
+        """The first module whose output is non-finite, by another forward pass over the same batch."""
+        engine = self._course.engine
+        with engine.injector.again(row.step) if engine.injector else nullcontext():
+            where = locate(self._course.run, engine.buffers, row.step)
+        self._writer.event("nonfinite_forward", step=row.step, **where)
+        module = where["module"] or "no module any more, with the weights as they are now"
+        self._console.say(f"step {row.step}: the loss is {row.loss}; first non-finite in {module}", "warning")
 
     def _unreadable(self, step: int) -> None:
         """Samples that were replaced since the last log point, by name."""
