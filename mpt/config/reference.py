@@ -14,7 +14,7 @@ from mpt.config.paths import conf_dir
 from mpt.errors import ConfigError, Problem
 
 _ROOT, _SCHEMA = "RunConfig", Path(__file__).with_name("schema.py")
-_FILLED_IN = ("name", "choice", "options")
+_FILLED_IN = ("name", "choice", "options", "uses")
 """Fields of a group that its choice fills in."""
 
 
@@ -97,9 +97,16 @@ def _plain(path: Path) -> dict[str, Any]:
 
 
 def _comments(path: Path) -> dict[str, str]:
-    """What stands behind a key on its line."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return {line.partition(":")[0]: line.partition(" # ")[2] for line in lines if " # " in line}
+    """What stands behind a key on its line, or on the lines above it."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in map(str.strip, path.read_text(encoding="utf-8").splitlines()):
+        if line.startswith("#"):
+            above.append(line[1:].strip())
+            continue
+        found[line.partition(":")[0]] = line.partition(" # ")[2] or " ".join(above)
+        above = []
+    return found
 
 
 def _text(value: Any) -> str:

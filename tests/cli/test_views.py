@@ -39,7 +39,7 @@ def test_cfg_job_prints_what_a_run_would_be_given(capsys: pytest.CaptureFixture[
     assert shown["run_dir"] == "/a/b=c,d ü"
     flat = {f"{g}.{k}": v for g, part in shown.items() if isinstance(part, dict) for k, v in part.items()}
     flat |= {key: value for key, value in shown.items() if not isinstance(value, dict)}
-    assert flat == {key: value for key, value in given.items() if key not in ("model.choice", "recipe")}
+    assert flat == {key: value for key, value in given.items() if key not in ("model.choice", "recipe", "scaling.uses")}
 
 
 def test_cfg_job_takes_a_part_and_resolves_on_request(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +217,7 @@ def test_a_plan_tells_which_keys_of_streamed_data_do_nothing(capsys: pytest.Capt
 def test_every_key_is_listed_with_its_default_and_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(output(capsys, "list", "keys", "--json"))["entries"]
     named = {row["key"]: row for row in rows}
-    filled_in = (".name", ".choice")
+    filled_in = (".name", ".choice", ".uses")
     typed = {key.replace(".options.", ".") for key in flatten(compose([])) if not key.endswith(filled_in)}
     assert typed <= named.keys()
     assert named["trainer.log_every"]["default"] == "50"
