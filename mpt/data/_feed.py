@@ -7,9 +7,11 @@ import multiprocessing
 import signal
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -17,10 +19,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from mpt.data._shm import PREFETCH
+from mpt.data._stacks import Stacks, show_stack_on_request
 from mpt.errors import Problem, RunFault
 
 # A worker that gives nothing for this long is stuck (field report I9).
 TIMEOUT_S = 300.0
+
+_HINT = "a worker is stuck; data.workers=0 shows where"
 
 T = TypeVar("T")
 
@@ -42,16 +47,19 @@ class Feed(Generic[T]):
         keys: Callable[[], Iterator[list[Any]]],
         pack: Callable[[list[Any]], T],
         settings: FeedSettings,
+        name: Callable[[Any], str] = str,
     ) -> None:
         several = settings.workers > 0
+        self._name, self._asked, self._given = name, deque[list[Any]](), 0
+        self._stacks = Stacks() if several else None
         self._loader: DataLoader[Any] | None = DataLoader(
             dataset,
-            batch_sampler=_Keys(keys),
+            batch_sampler=_Keys(keys, self._asked),
             num_workers=settings.workers,
             collate_fn=pack,
             pin_memory=settings.pin,
             timeout=TIMEOUT_S if several else 0,
-            worker_init_fn=_ignore_signals,
+            worker_init_fn=partial(_begin, self._stacks.fd) if self._stacks else None,
             prefetch_factor=PREFETCH if several else None,
             persistent_workers=several,
             # The loader draws a seed at each start: from a generator of its own, or a resume would differ.
@@ -71,7 +79,9 @@ class Feed(Generic[T]):
             except StopIteration:
                 return
             except (RuntimeError, OSError, EOFError) as error:
-                raise _explained(error) from error
+                raise self._stuck() if "timed out" in str(error) else _explained(error) from error
+            self._asked.popleft()
+            self._given += 1
             yield packed
 
     def _start(self, loader: DataLoader[Any]) -> None:
@@ -87,12 +97,24 @@ class Feed(Generic[T]):
             # Before multiprocessing's own exit, which would wait for workers that ignore its signal.
             atexit.register(self.close)
 
+    def _stuck(self) -> RunFault:
+        """What the worker whose turn it is has been doing, and with which samples."""
+        workers = self._iterator._workers
+        worker, keys = workers[self._given % len(workers)], self._asked[0] if self._asked else []
+        assert self._stacks is not None, "only workers time out"
+        what = f"worker {worker.pid} gave nothing for {TIMEOUT_S:g} s, at one of {', '.join(map(self._name, keys[:5]))}"
+        stack = self._stacks.of(worker.pid)
+        hint = f"a worker is stuck; data.workers=0 shows where. It is in\n{stack}" if stack else _HINT
+        return RunFault(Problem("data.workers", what, hint))
+
     def close(self) -> None:
         """No worker is left; harmless when called twice."""
         atexit.unregister(self.close)
         if self._several and self._iterator is not None:
             self._iterator._shutdown_workers()
         self._iterator, self._loader = None, None
+        if self._stacks is not None:
+            self._stacks.close()
         for worker in self._workers:
             if worker.is_alive():
                 worker.kill()
@@ -103,11 +125,14 @@ class Feed(Generic[T]):
 class _Keys(Iterable[list[Any]]):
     """A batch sampler that starts afresh at each iteration."""
 
-    def __init__(self, make: Callable[[], Iterator[list[Any]]]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Iterator[list[Any]]], asked: deque[list[Any]]) -> None:
+        self._make, self._asked = make, asked
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return self._make()
+        self._asked.clear()
+        for keys in self._make():
+            self._asked.append(keys)
+            yield keys
 
 
 _SENT_TO_ALL = (signal.SIGINT, signal.SIGTERM)
@@ -121,6 +146,12 @@ def _signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(stacks_fd: int, worker: int) -> None:
+    """What each worker does first."""
+    _ignore_signals(worker)
+    show_stack_on_request(stacks_fd)
 
 
 def _ignore_signals(worker: int) -> None:
@@ -157,8 +188,6 @@ def _explained(error: Exception) -> RunFault:
     text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     if "shm" in str(error).lower() or "bus error" in str(error).lower():
         hint = "shared memory is too small: enlarge it (docker run --shm-size=8g), or use fewer data.workers"
-    elif "timed out" in str(error).lower():
-        hint = "a worker is stuck; data.workers=0 shows where"
     else:
         hint = "data.workers=0 reads in the training process and shows more"
     return RunFault(Problem("data.workers", f"reading failed: {text}", hint))

@@ -179,13 +179,13 @@ class StreamSource:
         self._train = Samples(train, context.seed, replace=self._skip)
         # In evaluation a sample is never replaced: it would count twice.
         self._eval_samples = Samples(evaluation, context.seed, replace=False)
-        self._eval = Feed(self._eval_samples, self._eval_keys, pack, settings)
+        self._eval = Feed(self._eval_samples, self._eval_keys, pack, settings, _named(evaluation))
         self._feeds = [self._eval]
         self.batches_per_epoch = batches_per_epoch(self._n, self._batch, context.world)
 
     def train(self, start: int) -> Iterator[Batch]:
         """Endless micro-batches of this rank, from micro-batch `start` of the run."""
-        feed = Feed(self._train, lambda: self._train_keys(start), pack, self._settings)
+        feed = Feed(self._train, lambda: self._train_keys(start), pack, self._settings, _named(self._train.reader))
         self._feeds.append(feed)
         try:
             for packed in feed:
@@ -234,7 +234,7 @@ class StreamSource:
         """Every sample of both parts, read in full by workers, training first."""
         for part, reader in (("train", self._train.reader), ("eval", self._eval_samples.reader)):
             keys = [range(i, min(i + LOOKED_AT, len(reader))) for i in range(0, len(reader), LOOKED_AT)]
-            feed = Feed(Looks(reader, part), partial(map, list, keys), _as_they_are, self._settings)
+            feed = Feed(Looks(reader, part), partial(map, list, keys), _as_they_are, self._settings, reader.name)
             try:
                 for looks in feed:
                     yield from looks
@@ -282,6 +282,10 @@ class StreamSource:
         device = self._context.device
         inputs, targets = (t.to(device, non_blocking=True) for t in (packed.inputs, packed.targets))
         return Batch(self._finish(inputs), targets)
+
+
+def _named(reader: Reader) -> Callable[[Key], str]:
+    return lambda key: reader.name(key[1])
 
 
 def _nothing_readable(packed: Packed, what: str, where: str) -> RunFault:

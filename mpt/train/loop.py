@@ -9,15 +9,16 @@ from contextlib import nullcontext
 from mpt.checkpoint import Saver
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
-from mpt.telemetry.clock import Clock
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
 from mpt.train.evaluate import CutOff, evaluate
+from mpt.train.faults import out_of_memory
 from mpt.train.guard import Guard
 from mpt.train.lost import Losses
 from mpt.train.numerics import observer
 from mpt.train.overflow import look
+from mpt.train.parts import Fetched, smaller, told, undo
 from mpt.train.progress import TIME_RULE, Ending
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
@@ -27,23 +28,6 @@ from mpt.types import Batch
 
 READ_EVERY_S = 1.0
 """Longest time between reads of the device, for the display; longer steps are read one by one."""
-
-
-class _Fetched:
-    """The micro-batches of one attempt, each fetched when its turn comes; the clock sees the wait."""
-
-    def __init__(self, batches: Iterator[Batch], count: int, clock: Clock) -> None:
-        self._batches, self._count, self._clock = batches, count, clock
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Batch]:
-        for _ in range(self._count):
-            self._clock.fetch()
-            batch = next(self._batches)
-            self._clock.fetched()
-            yield batch
 
 
 class Loop:
@@ -113,19 +97,42 @@ class Loop:
         clock = self._clock
         clock.begin()
         self._step += 1
-        window = self._numerics.watch(self._step, _Fetched(self._batches, micro, clock))
         watched = self._lost.watches(self._step)
         if watched:
             self._lost.before()
         if self._engine.injector is not None:
             self._teller.injected(self._step, self._engine.injector.arm(self._step))
-        attempt = self._engine.stepper(window)
+        attempt = self._stepped(micro)
         look(self._run, attempt)
         if watched:
             self._lost.after(attempt.found)
         self._history.add(attempt)
         self._recent.append(attempt)
         clock.end(attempt.samples)
+
+    def _stepped(self, micro: int) -> Attempt:
+        """One attempt; where memory runs out before its update, it is made anew with micro-batches in more parts."""
+        while True:
+            fetched = Fetched(self._batches, micro, self._progress.parts, self._clock)
+            try:
+                return self._engine.stepper(self._numerics.watch(self._step, fetched))
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error) or fetched.exhausted or not self._smaller():
+                    raise
+            # Not inside the handler: the error holds on to all that the failed pass had in memory.
+            undo(self._run, self._engine.buffers)
+            self._batches = self._run.data.train(start=(self._step - 1) * self._length.accumulate)
+
+    def _smaller(self) -> bool:
+        """Whether there is a smaller part to try; told here."""
+        samples, progress = self._run.plan.batch_size, self._progress
+        parts = smaller(samples, progress.parts)
+        if parts is None:
+            return False
+        progress.parts = parts
+        self._writer.event("out_of_memory", step=self._step, micro_batch=samples, parts=parts)
+        self._console.say(f"step {self._step}: {told(samples, parts)}", "warning")
+        return True
 
     def _next_read(self) -> int:
         """The next step at which the host has to know what the device knows."""

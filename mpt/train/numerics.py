@@ -87,6 +87,7 @@ class Numerics:
         """The window of attempt `step`, which takes its statistics as it is gone through if they are due."""
         if step != 1 and step % self._every:
             return window
+        self._pending = [look for look in self._pending if look.step != step]  # one that memory ran out of
         look = _Look(step, Tally(None if self._full else SAMPLE), len(window))
         self._pending.append(look)
         return _Watched(self, look, window)

@@ -98,6 +98,7 @@ def _extras(course: Course, seen: Preflight, saves: Tally) -> Extras:
         "unreadable": run.data.skipped[:NAMED],
         "converted_samples": dict(run.data.converted),
         "resumed_at": progress.resumed_at,
+        "micro_batch_parts": progress.parts,
         "energy": course.energy.summary(),
         "checkpoints": {"saved": saves.count, "stall_s": saves.stall_s, "write_s": saves.write_s},
     }

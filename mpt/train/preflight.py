@@ -20,6 +20,7 @@ from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
 from mpt.train.faults import line_of, out_of_memory
+from mpt.train.parts import cut, smaller, undo
 from mpt.train.step import start_backward
 from mpt.types import Audit, Batch
 from mpt.usercode import FAULTS
@@ -58,8 +59,46 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
 
     Raises: ModelError if the model fails, its output does not fit the task, or nothing can be trained.
     """
-    state, formats = rng.capture(run.device), {n: p.dtype for n, p in run.model.named_parameters()}
+    with _without_trace(run, buffers):
+        return _pass(run, memory, batch)
+
+
+def fitting(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch, parts: int) -> tuple[Preflight, int]:
+    """The dry pass over the first of `parts` parts of the batch, or of twice as many until one fits; and how many.
+
+    Raises: ModelError if not even a single sample fits, or the model fails otherwise.
+    """
+    while True:
+        part = next(cut(batch, parts))
+        try:
+            return preflight(run, buffers, memory, Batch(part.inputs.clone(), part.targets.clone())), parts
+        except DoesNotFit:
+            more = smaller(len(batch.targets), parts)
+            if more is None:
+                raise
+        parts = more
+        undo(run, buffers)  # not inside the handler: the error holds on to all that the failed pass had in memory
+
+
+class DoesNotFit(ModelError):
+    """Memory ran out in the dry pass."""
+
+
+@contextmanager
+def _without_trace(run: Run, buffers: Buffers) -> Iterator[None]:
+    state = rng.capture(run.device)
     buffers.keep()
+    try:
+        yield
+    finally:
+        for weight in run.policy.weights:
+            weight.grad = None
+        buffers.restore(torch.ones((), device=run.device))
+        rng.restore(state, run.device)
+
+
+def _pass(run: Run, memory: MemoryMeter, batch: Batch) -> Preflight:
+    formats = {n: p.dtype for n, p in run.model.named_parameters()}
     with run.policy.forward():
         proof = probe(run.device.type)  # first: libraries take their workspace at the first product
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
@@ -77,10 +116,6 @@ def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> 
             start_backward(loss_sum, run.scaler.scale / run.task.count(batch))
     _refuse_what_can_not_be_updated(run.cfg.model.choice, run.model, formats)
     idle = tuple(_idle(run.model, run.policy.weights))
-    for weight in run.policy.weights:
-        weight.grad = None
-    buffers.restore(torch.ones((), device=run.device))
-    rng.restore(state, run.device)
     return Preflight(auditor.result(), Work(auditor.flops, auditor.uncounted), proof, idle, tuple(order))
 
 
@@ -108,8 +143,7 @@ def _explained(choice: str, batch: Batch) -> Iterator[None]:
     except (*FAULTS, MemoryError, SystemExit, StopIteration) as error:
         if out_of_memory(error):
             what = f"does not fit into memory with a micro-batch of {len(batch.targets)}"
-            hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
-            raise ModelError(Problem(f"model={choice}", what, hint)) from error
+            raise DoesNotFit(Problem(f"model={choice}", what, "make the model or data.image_size smaller")) from error
         shown = f"{type(error).__name__}: {error}"
         what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {shown}"
         where = line_of(error) or "{0.filename}:{0.lineno}".format(traceback.extract_tb(error.__traceback__)[-1])

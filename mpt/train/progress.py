@@ -19,6 +19,8 @@ class Progress:
     saved_step: int = -1
     owes_evaluation: bool = False
     """Saved where an evaluation was due, before it was made: whoever resumes makes it."""
+    parts: int = 1
+    """In how many parts a micro-batch is computed, since one was too large for the memory."""
     skipped_samples: int = 0
     stale: int = 0
     train_loss: float | None = None

@@ -35,7 +35,8 @@ from mpt.train.faults import ending_of, out_of_memory
 from mpt.train.inject import injector
 from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
-from mpt.train.preflight import Preflight, preflight
+from mpt.train.parts import told as in_parts
+from mpt.train.preflight import Preflight, fitting
 from mpt.train.products import float32_products
 from mpt.train.progress import Ending, Progress
 from mpt.train.resume import Origin, checkpoint_dir, origin, stored
@@ -79,7 +80,7 @@ def _train(
     with course.clock.phase("startup"):
         memory = MemoryMeter(str(run.device))
         memory.start()
-        seen, batches = _preflown(course, memory)
+        seen, batches = _preflown(course, memory, told)
         _require_space(course)
         writer, run_dir = _open(course, start, state)
     told_to = following(run_dir, cfg.logger, run.plan.name, cfg.trainer.log_every)
@@ -134,13 +135,18 @@ def on_device(facts: DeviceFacts) -> Iterator[None]:
         yield
 
 
-def _preflown(course: Course, memory: MemoryMeter) -> tuple[Preflight, Iterator[Batch]]:
-    """The dry pass over the first micro-batch that the run will see, and its micro-batches from that one on."""
-    run = course.run
+def _preflown(course: Course, memory: MemoryMeter, told: list[str]) -> tuple[Preflight, Iterator[Batch]]:
+    """The dry pass over the first micro-batch that the run will see, and its micro-batches from that one on.
+
+    `told` gets a line where micro-batches have to be computed in parts.
+    """
+    run, progress, buffers = course.run, course.progress, course.engine.buffers
     stream = run.data.train(start=course.history.totals.step * run.plan.length.accumulate)
     first = next(stream)
-    spare = Batch(first.inputs.clone(), first.targets.clone())  # a model may change its input in place
-    seen = preflight(run, course.engine.buffers, memory, spare)
+    seen, parts = fitting(run, buffers, memory, first, progress.parts)
+    if parts > progress.parts:
+        told.append(in_parts(len(first.targets), parts))
+        progress.parts = parts
     course.engine.backward_order = seen.backward_order
     if course.engine.injector is not None:
         course.engine.injector.require_called()

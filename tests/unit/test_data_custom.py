@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -12,10 +14,11 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from mpt.config.schema import DataConfig
+from mpt.data import _feed
 from mpt.data._context import DataContext
 from mpt.data._given import given_arrays, given_datasets, open_arrays, open_datasets
 from mpt.data.custom import check
-from mpt.errors import DataError, RunFault
+from mpt.errors import DataError, ExitCode, RunFault
 from mpt.types import InputSpec
 
 Config = Callable[..., DataConfig]
@@ -176,3 +179,36 @@ def test_a_path_that_names_no_callable_is_found_at_once(data_config: Config) -> 
     for path in (None, "", "module.py"):
         assert [p.where for p in check(data_config("custom", options={"path": path}))] == ["data.path"]
     assert check(data_config("custom", options={"path": "m:f"})) == []
+
+
+class Sleeper(Dataset[Any]):
+    """Number 7 is never read to its end."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            forever()
+        return torch.zeros(1, 8, 8), index % 10
+
+
+def forever() -> None:
+    time.sleep(600)
+
+
+def test_i9_a_worker_that_hangs_is_a_fault_that_tells_its_samples_and_where_it_is(
+    data_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_feed, "TIMEOUT_S", 2.0)
+    config = data_config("custom", batch_size=4, workers=2)
+    source = datasets(config, {"train": Sleeper(), "eval": Sleeper(), "classes": 10})
+    try:
+        with pytest.raises(RunFault, match="gave nothing for 2 s") as fault:
+            list(islice(source.train(0), 4))
+    finally:
+        source.close()
+    assert fault.value.exit_code == ExitCode.FAULT
+    assert "sample 7 of data.path" in str(fault.value)
+    assert "in forever" in str(fault.value)
+    assert not [p for p in multiprocessing.active_children() if p.is_alive()]
