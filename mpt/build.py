@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -20,23 +20,21 @@ from mpt.optim._base import Optimizer
 from mpt.plan.facts import facts_of, probe
 from mpt.plan.plan import Plan, length, notes
 from mpt.precision.assignment import assign, settled
-from mpt.precision.capability import resolve
+from mpt.precision.capability import Mechanism, resolve
 from mpt.precision.policy import Policy, install
 from mpt.rng import seed_all
 from mpt.scaling._base import Scaler
 from mpt.schedules import lr_at
 from mpt.tasks._base import Task
-from mpt.types import DeviceFacts, ModuleRow
+from mpt.types import DataSpec, DeviceFacts, ModuleRow
 
 
 @dataclass
-class Run:
-    """Everything a loop needs, made from one configuration."""
+class Parts:
+    """What a step is made of; `lr` is the schedule."""
 
     cfg: RunConfig
-    plan: Plan
     device: torch.device
-    data: DataSource
     task: Task
     model: nn.Module
     policy: Policy
@@ -45,16 +43,24 @@ class Run:
     lr: Callable[[int], float]
 
 
+@dataclass
+class Run(Parts):
+    """Everything a loop needs, made from one configuration."""
+
+    plan: Plan
+    data: DataSource
+
+
 def make_plan(cfg: RunConfig) -> Plan:
     """What `cfg` would run, with nothing allocated on the device: the model is built on `meta`."""
     facts = _facts(cfg, facts_of)
     data = _data(cfg, torch.device("cpu"))
-    task = _task(cfg, data)
+    task = _task(cfg, data.spec)
     try:
         with torch.device("meta"):
-            model = _model(cfg, data)
+            model = _model(cfg, data.spec)
     except (RuntimeError, MptError):  # code that computes with its weights while it builds; a real fault comes again
-        model = _model(cfg, data)
+        model = _model(cfg, data.spec)
     plan = _plan(cfg, facts, model, data, task, assign(model, cfg.precision, resolve(cfg.precision, facts)))
     lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)  # refuses what the run would
     data.close()
@@ -67,22 +73,45 @@ def build(cfg: RunConfig) -> Run:
     mechanism = resolve(cfg.precision, facts)
     device = torch.device(facts.type, facts.index) if facts.type == "cuda" else torch.device(facts.type)
     data = _data(cfg, device)
-    task = _task(cfg, data)
+    task = _task(cfg, data.spec)
     seed_all(cfg.seed)
-    model = _model(cfg, data).to(device)
+    model = _model(cfg, data.spec).to(device)
     if channels_last(cfg):
         model = model.to(memory_format=torch.channels_last)
-    rows = assign(model, cfg.precision, mechanism)
+    plan = _plan(cfg, facts, model, data, task, assign(model, cfg.precision, mechanism))
+    parts = assemble(cfg, model, task, mechanism, device, plan.length.steps)
+    seed_all(cfg.seed)
+    return Run(**vars(parts), plan=plan, data=data)
+
+
+def model_of(cfg: RunConfig, plan: Plan) -> nn.Module:
+    """The plan's model on the CPU (or on nothing, under FakeTensorMode), before any policy."""
+    return _model(cfg, plan.data)
+
+
+def imagined(cfg: RunConfig, plan: Plan, model: nn.Module) -> Parts:
+    """The parts of that plan's step around a model of fake tensors on the CPU, under the policy of the plan's device.
+
+    Ops are those of the CPU, whatever the plan's device: formats, shapes and what is kept for the backward are its own.
+    """
+    if channels_last(cfg):
+        for tensor in (t for t in (*model.parameters(), *model.buffers()) if t.dim() == 4):
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)  # fake tensors can't be swapped by .to()
+    mechanism = replace(plan.mechanism, device="cpu")
+    return assemble(cfg, model, _task(cfg, plan.data), mechanism, torch.device("cpu"), plan.length.steps)
+
+
+def assemble(
+    cfg: RunConfig, model: nn.Module, task: Task, mechanism: Mechanism, device: torch.device, steps: int
+) -> Parts:
+    """Scaler, policy, optimizer and schedule around a model that is on its device."""
     scaler = _scaler(cfg, device)
     scaler.attach(model)  # before the policy puts its borders around what is there
     policy = install(model, cfg.precision, mechanism)
     if not policy.weights:
         raise ConfigError(Problem(f"model={cfg.model.choice}", "has no weight that can be trained: all are frozen"))
     optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment, policy.storage)
-    plan = _plan(cfg, facts, model, data, task, rows)
-    lr = lr_at(cfg.schedule, cfg.optimizer.lr, plan.length.steps)
-    seed_all(cfg.seed)
-    return Run(cfg, plan, device, data, task, model, policy, scaler, optimizer, lr)
+    return Parts(cfg, device, task, model, policy, scaler, optimizer, lr_at(cfg.schedule, cfg.optimizer.lr, steps))
 
 
 def channels_last(cfg: RunConfig) -> bool:
@@ -105,13 +134,13 @@ def _data(cfg: RunConfig, device: torch.device) -> DataSource:
     return source
 
 
-def _task(cfg: RunConfig, data: DataSource) -> Task:
-    task: Task = registry.load("tasks", cfg.task.name).build(cfg.task.options, data.spec)
+def _task(cfg: RunConfig, spec: DataSpec) -> Task:
+    task: Task = registry.load("tasks", cfg.task.name).build(cfg.task.options, spec)
     return task
 
 
-def _model(cfg: RunConfig, data: DataSource) -> nn.Module:
-    model: nn.Module = registry.load("models", cfg.model.name).build(cfg.model.options, data.spec)
+def _model(cfg: RunConfig, spec: DataSpec) -> nn.Module:
+    model: nn.Module = registry.load("models", cfg.model.name).build(cfg.model.options, spec)
     return model
 
 
@@ -143,6 +172,7 @@ def _plan(
         schedule=cfg.schedule.name,
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
+        data_bytes=sum(t.nbytes for t in data.resident()),
         notes=notes(cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident())),
     )
 

@@ -102,7 +102,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "precision.update_rounding": ("nearest", "stochastic"),
     "optimizer.fused": ("auto", "true", "false"),
     "trainer.eval_precision": ("same", "fp32"),
-    "trainer.channels_last": ("auto", "true", "false"),
+    **dict.fromkeys(("trainer.channels_last", "trainer.predict"), ("auto", "true", "false")),
     "trainer.onednn": ("auto", "false"),
     "numerics": ("off", "light", "full"),
     "logger": ("tensorboard", "wandb", "mlflow", "trackio"),

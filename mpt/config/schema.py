@@ -180,6 +180,8 @@ class TrainerConfig:
     """`auto` (float32 products of large nets on AMD CPUs, where a probe proves them exact) or `false`."""
     peak_tflops: float | None
     """Dense TFLOP/s of the device in the format of the policy, for MFU; > 0; None: from the table of GPUs."""
+    predict: str
+    """`auto` (runs of a minute or more), `true` or `false`: predict the peak memory too, beside what was measured."""
     threads: int | None
     """CPU threads; None: torch's own, one for tiny nets."""
 

@@ -68,7 +68,7 @@ def length(cfg: RunConfig, batches_per_epoch: int, params: int) -> Length:
 
 @dataclass(frozen=True)
 class Plan:
-    """The decided run. `notes` are sentences a user should read before the run starts."""
+    """The decided run. `notes` are sentences a user should read before it starts; `data_bytes` stay on the device."""
 
     name: str
     model: str
@@ -86,6 +86,7 @@ class Plan:
     schedule: str
     seed: int
     fingerprint: str
+    data_bytes: int
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from mpt.precision.assignment import computing
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
 from mpt.precision.low.eligible import lowered
-from mpt.precision.observe import PHASES, Observer, Phase, Seen
+from mpt.precision.observe import Observer, Seen
+from mpt.precision.owners import PHASES, Phase
 from mpt.precision.roles import own_parameters
 from mpt.precision.rules import formats_inside
 from mpt.precision.switches import eagerly

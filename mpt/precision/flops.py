@@ -25,6 +25,16 @@ def flops(func: Any, args: tuple[Any, ...]) -> int | None:
     return None if func in GEMMS or name in _UNCOUNTED else 0
 
 
+def executed(func: Any, args: tuple[Any, ...], model: int) -> int:
+    """What a kernel does for `model` FLOPs: causal attention skips half, its backward computes the scores again."""
+    name = func.overloadpacket.__name__.removesuffix("_backward")
+    if name not in _ATTENTIONS:
+        return model
+    backward = func.overloadpacket.__name__ != name
+    done = model * 5 // 4 if backward else model
+    return done // 2 if any(arg is True for arg in args[3:]) else done
+
+
 def _all(shape: Any) -> int:
     return int(math.prod(shape))
 

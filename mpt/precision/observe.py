@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +15,8 @@ from mpt.precision.kept import Kept
 from mpt.precision.live import LiveBytes
 from mpt.precision.low.native import native_label
 from mpt.precision.nested import tensors
+from mpt.precision.owners import Labels, Owners, Phase
 from mpt.precision.switches import tfloat32_allowed
-
-Phase = Literal["forward", "backward"]
-PHASES: tuple[Phase, ...] = ("forward", "backward")
 
 _aten = torch.ops.aten
 _OTHER_GEMMS: dict[str, tuple[int, ...]] = {
@@ -98,10 +93,10 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.uncounted: set[str] = set()
         self.emulating = False
         self._names = {module: name for name, module in model.named_modules()}
-        self._owners = _Owners()
+        self._owners = Owners()
         self._kept = Kept()
         self._in_backward = False
-        self._labels = _Labels()
+        self._labels = Labels()
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Any:
@@ -154,7 +149,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An emulated op, told of by the emulation with the operands that the model gave."""
         name, phase = self._owners.of(torch._C._current_autograd_node())
         seen = self.seen[name or ""]
-        dtypes = {_format(t) for t in _multiplied(func, args)}
+        dtypes = {_format(t) for t in multiplied(func, args)}
         seen.gemms[phase] |= {compute} if compute == "tfloat32" else dtypes
         seen.emulated = True
         self._count(func, args, compute)
@@ -168,7 +163,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in VECTORS and args[0].dtype == torch.float32:
             seen.plain_vectors[phase].add("float32")
         elif func in GEMMS or op in _OTHER_GEMMS:
-            operands = _multiplied(func, args)
+            operands = multiplied(func, args)
             labels = {label for t in operands if (label := self._labels.of(t))}
             seen.emulated |= bool(labels)
             seen.gemms[phase] |= labels | {_multiplied_as(t, op) for t in operands if not self._labels.of(t)}
@@ -183,11 +178,11 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Operations of a product go to the format of its operands, the wider where they differ."""
         found = flops(func, args)
         if found:
-            operands = _multiplied(func, args)
+            operands = multiplied(func, args)
             labels = [
                 self._labels.of(t) or compute or _multiplied_as(t, func.overloadpacket.__name__) for t in operands
             ]
-            self.flops[max(labels, key=_width)] += found
+            self.flops[max(labels, key=width)] += found
         elif found is None:
             self.uncounted.add(func.overloadpacket.__name__)
 
@@ -197,62 +192,12 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.loss_format = _format(out)
 
 
-class _Owners:
-    """Which module an op belongs to: in forward the innermost that runs, in backward by autograd's numbering."""
-
-    def __init__(self) -> None:
-        self._running: list[str] = []
-        self._starts: list[int] = []
-        self._names: list[str | None] = []
-        self._thread = threading.get_ident()
-
-    def push(self, name: str) -> None:
-        self._running.append(name)
-        self._turn(name)
-
-    def pop(self) -> None:
-        self._running.pop()
-        self._turn(self._running[-1] if self._running else None)
-
-    def of(self, node: Any) -> tuple[str | None, Phase]:
-        """The module's name, None outside all, and the phase; a recomputed forward is forward."""
-        if self._running:
-            return self._running[-1], "forward"
-        if node is None:
-            return None, "forward"
-        at = bisect_right(self._starts, node._sequence_nr()) - 1
-        return (self._names[at] if at >= 0 else None), "backward"
-
-    def _turn(self, name: str | None) -> None:
-        """From here on nodes belong to that module. Numbers are of one thread; those of others are not kept."""
-        if threading.get_ident() == self._thread:
-            self._starts.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
-            self._names.append(name)
-
-
-class _Labels:
-    """Formats of numbers by the storage that holds them, for as long as it lives."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, tuple[weakref.ref[torch.UntypedStorage], str]] = {}
-
-    def put(self, x: Tensor, label: str) -> None:
-        storage = x.untyped_storage()
-        key = id(storage)
-        self._of[key] = weakref.ref(storage, lambda _: self._of.pop(key, None)), label
-
-    def of(self, x: Tensor) -> str:
-        """Empty for a tensor that holds what its dtype says."""
-        found = self._of.get(id(x.untyped_storage()))
-        return found[1] if found else ""
-
-
-def _width(label: str) -> int:
+def width(label: str) -> int:
     """Bits of a dtype's name; those of low-bit operands, whose labels are no dtypes, are fewer than all."""
     return {"float64": 64, "float32": 32, "tfloat32": 19, "float16": 16, "bfloat16": 16}.get(label, 8)
 
 
-def _multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+def multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
     at = GEMMS.get(func) or _OTHER_GEMMS[func.overloadpacket.__name__]
     if func is _aten.convolution_backward.default:
         # For the gradient of one operand the other is multiplied; what is not asked for takes no part.
@@ -264,7 +209,7 @@ def _multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
 def _multiplies_float32(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether it is a GEMM whose operands are all float32."""
     is_gemm = func in GEMMS or func.overloadpacket.__name__ in _OTHER_GEMMS
-    return is_gemm and all(t.dtype == torch.float32 for t in _multiplied(func, args))
+    return is_gemm and all(t.dtype == torch.float32 for t in multiplied(func, args))
 
 
 def _format(t: Tensor) -> str:

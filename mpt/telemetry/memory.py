@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from mpt.telemetry.storages import StorageMeter, distinct_bytes
 from mpt.types import Unmeasured
 
 Bytes = int | Unmeasured
+W = TypeVar("W")
+A = TypeVar("A")
 
 GROUPS = ("params", "buffers", "grads", "optimizer", "ema", "data")
 """What lasts beyond a step: working weights; buffers; gradients of the working weights; master copies and
@@ -23,8 +26,8 @@ moments; the averaged weights; data resident on the device. A tensor in two grou
 _NOT_SEEN = Unmeasured("no pass was observed")
 _ALLOCATOR = "CUDA's allocator: the largest sum of live blocks since the run began"
 _TENSORS = (
-    "tensors: exact sizes of what lasts and of a batch, plus the largest sum of storages alive in one observed forward "
-    "and backward; kernels' own workspace is only in rss_peak_bytes"
+    "tensors: exact sizes of what lasts and of a batch, plus the largest sum of storages alive in one observed step; "
+    "kernels' own workspace is only in rss_peak_bytes"
 )
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -54,12 +57,17 @@ class Memory:
     method: str
 
 
+OBSERVED_STEP = 2
+"""Which step of a process is observed: by the second, optimizers have made their state."""
+
+
 @dataclass
 class Observed:
-    """What one forward and backward took beyond what was there before, and the batch they were given."""
+    """What one forward and backward took beyond what was there before, and the batch they were given; and a step."""
 
     batch_bytes: Bytes = field(default=_NOT_SEEN)
     peak_bytes: Bytes = field(default=_NOT_SEEN)
+    step_bytes: int = 0
     activations_bytes: Bytes = field(default=_NOT_SEEN)
 
 
@@ -70,6 +78,7 @@ class MemoryMeter:
         self._device = torch.device(device)
         self._observed = Observed()
         self._live: Callable[[], int] = lambda: 0
+        self._steps = 0
 
     def start(self) -> None:
         """Peaks count from here, so that an earlier job of this process is not in them."""
@@ -96,6 +105,19 @@ class MemoryMeter:
         """The forward is over: what is alive now is kept for the backward."""
         self._observed.activations_bytes = self._live()
 
+    def step(self, window: W, attempt: Callable[[W], A]) -> A:
+        """attempt(window); that of OBSERVED_STEP is followed, but for batches as they are fetched.
+
+        On CUDA the allocator follows every one.
+        """
+        self._steps += 1
+        if self._steps != OBSERVED_STEP or self._device.type == "cuda":
+            return attempt(window)
+        with StorageMeter() as meter:
+            result = attempt(_Unseen(window, meter))  # type: ignore[arg-type]
+        self._observed.step_bytes = meter.peak_bytes
+        return result
+
     def now_bytes(self) -> int | None:
         """What a log line shows: the allocator's peak on CUDA, the process's resident memory elsewhere."""
         if self._device.type == "cuda":
@@ -121,11 +143,32 @@ class MemoryMeter:
         )
 
     def _peak(self, sizes: Mapping[str, int], snapshot_bytes: int) -> Bytes:
-        """Lasting tensors but gradients, which the observed pass itself made, the batch, that pass's peak, a copy."""
+        """Lasting tensors but gradients, which the observed pass and step made, the batch, their peak, and a copy."""
         peak, batch = self._observed.peak_bytes, self._observed.batch_bytes
         if isinstance(peak, Unmeasured) or isinstance(batch, Unmeasured):
             return peak
-        return peak + batch + snapshot_bytes + sum(size for name, size in sizes.items() if name != "grads")
+        lasting = sum(size for name, size in sizes.items() if name != "grads")
+        return max(peak, self._observed.step_bytes) + batch + snapshot_bytes + lasting
+
+
+class _Unseen:
+    """A window whose batches no meter counts: they are counted apart."""
+
+    def __init__(self, window: Any, meter: StorageMeter) -> None:
+        self._window, self._meter = window, meter
+
+    def __len__(self) -> int:
+        return len(self._window)
+
+    def __iter__(self) -> Iterator[Any]:
+        fetched = iter(self._window)
+        while True:
+            with self._meter.paused():
+                batch = next(fetched, None)
+            if batch is None:
+                return
+            yield batch
+            del batch
 
 
 def _status_bytes(key: str) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,16 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
         self._followed: dict[int, int] = {}
+        self._paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What comes to be inside is not followed."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -34,6 +45,8 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
         given = _storages(args) | _storages(kwargs)
         result = func(*args, **kwargs)
         for key, tensor in _tensors(result).items():

@@ -57,7 +57,7 @@ class Quality:
 
 _NO_PEAK = Unmeasured("no step was observed")
 _NOT_COMPILED = Unmeasured("trainer.compile is off")
-_NOT_PREDICTED = Unmeasured("this version makes no predictions")
+_NOT_PREDICTED = Unmeasured("no prediction was asked for")
 
 
 @dataclass(frozen=True)

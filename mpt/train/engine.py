@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mpt.build import Run
+from mpt.build import Parts
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
 from mpt.train.inject import Injector
@@ -28,7 +28,7 @@ class Engine:
     """Names of the parameters in the order in which the backward pass reaches them."""
 
 
-def make_engine(run: Run) -> Engine:
+def make_engine(run: Parts) -> Engine:
     """An engine at update 0; its model is compiled where asked."""
     cfg = run.cfg.trainer
     buffers = Buffers(run.model)
@@ -55,7 +55,7 @@ def _compiled(model: nn.Module) -> nn.Module:
     return compiled
 
 
-def _ema(run: Run, buffers: Buffers) -> Ema | None:
+def _ema(run: Parts, buffers: Buffers) -> Ema | None:
     decay = run.cfg.trainer.ema_decay
     if decay is None:
         return None

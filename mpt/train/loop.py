@@ -22,7 +22,7 @@ from mpt.train.parts import Fetched, smaller, told, undo
 from mpt.train.progress import TIME_RULE, Ending
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
-from mpt.train.step import Attempt
+from mpt.train.step import Attempt, Window
 from mpt.train.tell import Teller
 from mpt.types import Batch
 
@@ -61,6 +61,7 @@ class Loop:
         self._recent: list[Attempt] = []
         self._teller = Teller(course, writer, console, memory)
         self._forked = False
+        self._memory = memory
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
@@ -115,7 +116,7 @@ class Loop:
         while True:
             fetched = Fetched(self._batches, micro, self._progress.parts, self._clock)
             try:
-                return self._engine.stepper(self._numerics.watch(self._step, fetched))
+                return self._step_of(self._numerics.watch(self._step, fetched))
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or fetched.exhausted or not self._smaller():
                     raise
@@ -133,6 +134,11 @@ class Loop:
         self._writer.event("out_of_memory", step=self._step, micro_batch=samples, parts=parts)
         self._console.say(f"step {self._step}: {told(samples, parts)}", "warning")
         return True
+
+    def _step_of(self, window: Window) -> Attempt:
+        """Memory is looked at in one of the first; a compiled step can't be."""
+        stepper = self._engine.stepper
+        return stepper(window) if self._run.cfg.trainer.compile else self._memory.step(window, stepper)
 
     def _next_read(self) -> int:
         """The next step at which the host has to know what the device knows."""

@@ -107,6 +107,7 @@ def _pass(run: Run, memory: MemoryMeter, batch: Batch) -> Preflight:
             output = run.model(batch.inputs)
         run.task.check(output, batch)
         loss_sum = run.task.loss_sum(output, batch)
+        del output  # as the step does: what the graph does not need of it is gone
         memory.forward_done()
         if not loss_sum.requires_grad:
             raise ModelError(

@@ -91,7 +91,7 @@ class Stepper:
             return self._by_closure(list(window))
         attempt, excess = self.backward(window)
         with torch.no_grad():
-            self._update(attempt, excess)
+            self.update(attempt, excess)
         return attempt
 
     def backward(self, window: Window) -> tuple[Attempt, float]:
@@ -132,8 +132,8 @@ class Stepper:
             share = self._seeds[count] = torch.full((), self._loss_weight / count, device=device)
         return self._scaler.scale * share if self._scaler.active else share
 
-    def _update(self, attempt: Attempt, excess: float) -> None:
-        """Unscale, clip, decide, step; what was decided goes into `attempt`."""
+    def update(self, attempt: Attempt, excess: float) -> None:
+        """Unscale, clip, decide, step, without gradients on; what was decided goes into `attempt`."""
         scaler, optimizer = self._scaler, self._optimizer
         self._policy.gather()
         grads = [p.grad for p in optimizer.params]

@@ -17,7 +17,7 @@ LAYERS = (
     {"precision", "scaling", "models", "data", "tasks", "optim", "schedules", "checkpoint"},
     {"plan", "record", "telemetry"},
     {"build"},
-    {"train", "report", "loggers"},
+    {"train", "report", "loggers", "predict"},
     {"commands", "cli", "__main__"},
 )
 SAME_LAYER = {("plan", "record.cpu")}

@@ -26,9 +26,16 @@ def section(run: RunData) -> Section:
     if number(memory, "rss_peak_bytes") is not None:
         facts.append(("process, libraries included", shown(memory, ("rss_peak_bytes",), "bytes")))
     if number(memory, "predicted_peak_bytes") is not None:
-        facts.append(("predicted", shown(memory, ("predicted_peak_bytes",), "bytes")))
+        facts.append(("predicted", _predicted(memory)))
     notes = (("", f"measured by {clean(memory.get('method', 'an unknown method'))}"),)
     return Section("memory", "Memory", tuple(facts), (_table(memory),), notes, memory)
+
+
+def _predicted(memory: dict[str, object]) -> str:
+    """The predicted peak, and how far it is from the measured one."""
+    told, peak = number(memory, "predicted_peak_bytes"), number(memory, "peak_bytes")
+    assert told is not None
+    return bytes_text(told) + (f" ({told / peak - 1:+.2%} of what was measured)" if peak else "")
 
 
 def _table(memory: dict[str, object]) -> Table:

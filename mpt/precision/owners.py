@@ -1,0 +1,64 @@
+"""To which module an op belongs, and what a storage holds: for whoever watches a pass from below autograd."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_right
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Phase = Literal["forward", "backward"]
+PHASES: tuple[Phase, ...] = ("forward", "backward")
+
+
+class Owners:
+    """Which module an op belongs to: in forward the innermost that runs, in backward by autograd's numbering."""
+
+    def __init__(self) -> None:
+        self._running: list[str] = []
+        self._starts: list[int] = []
+        self._names: list[str | None] = []
+        self._thread = threading.get_ident()
+
+    def push(self, name: str) -> None:
+        self._running.append(name)
+        self._turn(name)
+
+    def pop(self) -> None:
+        self._running.pop()
+        self._turn(self._running[-1] if self._running else None)
+
+    def of(self, node: Any) -> tuple[str | None, Phase]:
+        """The module's name, None outside all, and the phase; a recomputed forward is forward."""
+        if self._running:
+            return self._running[-1], "forward"
+        if node is None:
+            return None, "forward"
+        at = bisect_right(self._starts, node._sequence_nr()) - 1
+        return (self._names[at] if at >= 0 else None), "backward"
+
+    def _turn(self, name: str | None) -> None:
+        """From here on nodes belong to that module. Numbers are of one thread; those of others are not kept."""
+        if threading.get_ident() == self._thread:
+            self._starts.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+            self._names.append(name)
+
+
+class Labels:
+    """Formats of numbers by the storage that holds them, for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[torch.UntypedStorage], str]] = {}
+
+    def put(self, x: Tensor, label: str) -> None:
+        storage = x.untyped_storage()
+        key = id(storage)
+        self._of[key] = weakref.ref(storage, lambda _: self._of.pop(key, None)), label
+
+    def of(self, x: Tensor) -> str:
+        """Empty for a tensor that holds what its dtype says."""
+        found = self._of.get(id(x.untyped_storage()))
+        return found[1] if found else ""

@@ -1,0 +1,204 @@
+"""One step of a plan on tensors that hold nothing: the runner's own step, under the policy as it is installed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    unset_fake_temporarily,
+)
+from torch.overrides import TorchFunctionMode
+
+from mpt.build import Parts, channels_last, imagined, model_of
+from mpt.config.schema import RunConfig
+from mpt.errors import MptError, Problem
+from mpt.formats.hadamard import hadamard_matrix
+from mpt.plan.plan import Plan
+from mpt.precision.roles import own_parameters
+from mpt.predict.trace import Trace
+from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
+from mpt.rng import capture, restore
+from mpt.telemetry.storages import distinct_bytes
+from mpt.train.engine import Engine, make_engine
+from mpt.types import Batch
+from mpt.usercode import FAULTS
+
+MEASURED_WAY = "`mpt train … trainer.max_steps=10` measures memory and time; `mpt bench` compares precisions"
+
+
+def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
+    """One attempt at an update, with up to two micro-batches of `batch` samples (None: the plan's own).
+
+    Raises: Untraceable with the op that needs real numbers.
+    """
+    cfg = replace(cfg, trainer=replace(cfg.trainer, compile=False))
+    size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
+    with _explained(plan.model), _no_trace_left(), FakeTensorMode() as mode, _NoNumbers():
+        model = _fake_model(cfg, plan, mode)
+        with ZeroReads():  # type: ignore[no-untyped-call]
+            parts = imagined(cfg, plan, model)
+            engine = make_engine(parts)
+            if not parts.optimizer.state_tensors():  # made in the first step, where there is any
+                engine.stepper([_batch(cfg, plan, size)])
+        lasting = _lasting(parts, engine)
+        tracker = Tracker(parts.model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
+        window = [_batch(cfg, plan, size) for _ in range(micro)]
+        lasting["batch"] = distinct_bytes({"batch": list(window[0])})["batch"]
+        lasting["data"] = plan.data_bytes
+        if plan.device.type == "cpu" and _saves_beside_steps(cfg, plan):
+            lasting["snapshot"] = sum(
+                lasting[name] for name in ("parameters", "buffers", "masters", "optimizer", "ema")
+            )
+        with tracker:
+            _attempt(parts, engine, tracker, window)
+        weights = dict(_weights(parts, lasting))
+        for holder in parts.policy.weights:  # freed here, where fake tensors can be
+            holder.grad = None
+    return Trace(
+        batch=size,
+        micro=micro,
+        ops=tuple(tracker.ops),
+        storages=tracker.storages(),
+        events=tuple(tracker.events),
+        forward_end=tracker.forward_end,
+        lasting=lasting,
+        weights=weights,
+        signatures=tuple(tracker.signatures),
+        uncounted=frozenset(tracker.uncounted),
+    )
+
+
+def _fake_model(cfg: RunConfig, plan: Plan, mode: FakeTensorMode) -> nn.Module:
+    """Built on nothing; where its code needs numbers as it builds, made of a real one."""
+    try:
+        return model_of(cfg, plan)
+    except (*FAULTS, MptError):
+        with unset_fake_temporarily():
+            return _emptied(model_of(cfg, plan), mode)
+
+
+def _emptied(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """The model with fake tensors in place of its own; what is tied stays tied."""
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = mode.from_tensor(tensor)  # type: ignore[assignment]
+    return model
+
+
+def _attempt(parts: Parts, engine: Engine, tracker: Tracker, window: list[Batch]) -> None:
+    """As Stepper does it, the update told apart."""
+    stepper = engine.stepper
+    if parts.optimizer.by_closure:
+        stepper(window)
+        return
+    tracker.follow_gradients(parts.policy.weights)
+    engine.buffers.keep()
+    attempt, excess = stepper.backward(window)
+    tracker.phase = "update"
+    with torch.no_grad():
+        stepper.update(attempt, excess)
+    for master in parts.policy.masters:
+        tracker.is_gradient(master)
+
+
+def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:
+    """Shapes: as Batch has them."""
+    shape = (size, *plan.data.shape)
+    if plan.data.kind == "tokens":
+        return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
+    inputs = torch.zeros(shape)
+    if channels_last(cfg):
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    return Batch(inputs, torch.zeros(size, dtype=torch.int64))
+
+
+def _lasting(parts: Parts, engine: Engine) -> dict[str, int]:
+    """What a step finds and leaves, by category; a tensor in two of them counts in the first."""
+    policy, ema = parts.policy, engine.ema
+    weights = {id(w) for w in policy.weights}
+    groups: dict[str, Iterable[Tensor]] = {
+        "parameters": parts.model.parameters(),
+        "buffers": parts.model.buffers(),
+        "masters": [m for m in policy.held.stored() if id(m) not in weights],
+        "optimizer": parts.optimizer.state_tensors(),
+        "ema": ema.average if ema else [],
+    }
+    return distinct_bytes(groups)
+
+
+def _saves_beside_steps(cfg: RunConfig, plan: Plan) -> bool:
+    """Whether a checkpoint is written in the background while steps go on, which takes a copy of what it holds."""
+    every = cfg.trainer.eval_every if cfg.checkpoint.every is None else cfg.checkpoint.every
+    if every is None:
+        every = plan.length.first_step_of_epoch(1)
+    return cfg.checkpoint.background and 0 < every < plan.length.steps
+
+
+def _weights(parts: Parts, lasting: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """Bytes of weights, gradients, masters and moments of each module; a tied weight is its first module's."""
+    kept = lasting["masters"] + lasting["optimizer"]
+    elements = sum(w.numel() for w in parts.policy.weights)
+    seen: set[int] = set()
+    for name, module in parts.model.named_modules():
+        own = [p for p in own_parameters(module) if id(p) not in seen]
+        seen |= {id(p) for p in own}
+        trained = [p for p in own if p.requires_grad]
+        total = sum(p.nbytes for p in own) + sum(p.nbytes for p in trained)
+        total += round(kept * sum(p.numel() for p in trained) / elements)
+        if total:
+            yield name, total
+
+
+@contextmanager
+def _no_trace_left() -> Iterator[None]:
+    """And no tensor that holds nothing stays in a cache, nor a real one in the trace."""
+    state = capture(torch.device("cpu"))
+    hadamard_matrix.cache_clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="Accessing the data pointer of FakeTensor"
+            )  # to compare addresses
+            yield
+    finally:
+        hadamard_matrix.cache_clear()
+        restore(state, torch.device("cpu"))
+
+
+class _NoNumbers(TorchFunctionMode):
+    """Tensors that hold nothing give zeros to numpy: the runner looks at a norm so, which costs no read."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is Tensor.numpy:
+            return np.zeros(tuple(args[0].shape), np.float32)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _explained(model: str) -> Iterator[None]:
+    """What can't be done without numbers is told with its op, and the way that can."""
+    try:
+        yield
+    except Untraceable as error:
+        raise Untraceable(*(Problem(p.where, p.what, MEASURED_WAY) for p in error.problems)) from error
+    except MptError:
+        raise
+    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+        what = f"can't be traced: what {error.func} gives depends on numbers"
+        raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error
+    except FAULTS as error:
+        what = f"can't be traced on tensors that hold nothing: {type(error).__name__}: {str(error).splitlines()[0]}"
+        raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error

@@ -1,0 +1,66 @@
+"""A step as data: its ops with what they compute and move, and when each storage comes and goes. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Phase = Literal["forward", "backward", "update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One call below autograd.
+
+    `flops` are the model's, `executed` what a kernel really does (half of a causal attention, its scores again in
+    the backward); `form` is the format of a product's operands, empty for what is no product. An op with `kernel`
+    False only makes a view. `signature` numbers its kind among those of equal operands. `micro` is the micro-batch.
+    """
+
+    name: str
+    module: str
+    phase: Phase
+    flops: int
+    executed: int
+    form: str
+    bytes_read: int
+    bytes_written: int
+    kernel: bool
+    tensors: int
+    signature: int
+    micro: int
+
+    @property
+    def moved(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One that came to be in the step; `gradient` where it became the gradient of a weight."""
+
+    nbytes: int
+    module: str
+    phase: Phase
+    gradient: bool
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One attempt at an update of `micro` micro-batches of `batch` samples each.
+
+    `events` has a storage's index when it is made and its complement when it is freed; `forward_end` is where in
+    them the last forward ended. `lasting` has the bytes that are there before and after, by category.
+    """
+
+    batch: int
+    micro: int
+    ops: tuple[Op, ...]
+    storages: tuple[Storage, ...]
+    events: tuple[int, ...]
+    forward_end: int
+    lasting: dict[str, int]
+    weights: dict[str, int] = field(default_factory=dict)
+    """Bytes of weights, masters, gradients and optimizer state of each module."""
+    signatures: tuple[Any, ...] = ()
+    uncounted: frozenset[str] = frozenset()

@@ -1,0 +1,232 @@
+"""Sees a step from below autograd: writes down each op, and each storage's making and end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from mpt.errors import ModelError, Problem
+from mpt.precision.emulate import VECTORS, Emulation
+from mpt.precision.flops import executed, flops
+from mpt.precision.observe import multiplied, width
+from mpt.precision.owners import Labels, Owners
+from mpt.predict.trace import Op, Phase, Storage
+
+OUTSIDE = "(loss and update)"
+"""Where ops lie that belong to no module."""
+
+_OVERWRITES = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"})
+_READ = torch.ops.aten._local_scalar_dense.default
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Entered above FakeTensorMode. Reads of the device outside the model answer 0; inside they end the trace.
+
+    `tf32`: float32 products of matrices count as TF32 ones.
+    """
+
+    def __init__(self, model: nn.Module, tf32: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[Op] = []
+        self.events: list[int] = []
+        self.signatures: dict[Any, int] = {}
+        self.uncounted: set[str] = set()
+        self.phase: Phase | None = None
+        self.micro = 0
+        self.emulating = False
+        self.forward_end = 0
+        self._storages: list[tuple[int, str, Phase]] = []
+        self._gradients: set[int] = set()
+        self._index: dict[int, int] = {}
+        self._owners, self._labels = Owners(), Labels()
+        self._names = {module: name for name, module in model.named_modules()}
+        self._hooks: list[Any] = []
+        self._tf32 = tf32
+        self._was_backward = False
+
+    def __enter__(self) -> Any:
+        for module in self._names:
+            self._hooks.append(module.register_forward_pre_hook(self._enter, prepend=True))
+            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        Emulation.watchers.append(self)
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        Emulation.watchers.remove(self)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if self._was_backward and not self._names[module]:
+            self.micro, self._was_backward = self.micro + 1, False
+        self._owners.push(self._names[module])
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        self._owners.pop()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would wrap this method, and pay at each op."""
+        return False
+
+    def follow_gradients(self, weights: Iterable[Tensor]) -> None:
+        """Storages that become `.grad` of these are gradients."""
+        for weight in weights:
+            self._hooks.append(weight.register_post_accumulate_grad_hook(self.is_gradient))  # type: ignore[no-untyped-call]
+
+    def is_gradient(self, holder: Tensor) -> None:
+        """What its `.grad` lies in is a gradient."""
+        if holder.grad is not None:
+            self._gradients.add(self._index.get(_key(holder.grad), -1))
+
+    def saw(self, func: Any, args: tuple[Any, ...], compute: str) -> None:
+        """An emulated product, told of by the emulation."""
+
+    def holds(self, x: Tensor, label: str) -> None:
+        """A tensor whose numbers are of that format."""
+        self._labels.put(x, label)
+
+    def storages(self) -> tuple[Storage, ...]:
+        """All that came to be, in order."""
+        return tuple(Storage(*made, index in self._gradients) for index, made in enumerate(self._storages))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        node = torch._C._current_autograd_node()
+        module, phase = self._where(node)
+        if func is _READ:
+            return self._read(args[0], module, phase)
+        given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+        signature = self._signature(func, args, kwargs)
+        out = func(*args, **kwargs)
+        results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.layout is torch.strided]
+        kernel = self._follow(given, results, module, phase, mutates=func._schema.is_mutable)
+        self._note(func, args, given, results, kernel, signature, module, phase)
+        return out
+
+    def _where(self, node: Any) -> tuple[str, Phase]:
+        if self.phase == "update":
+            return OUTSIDE, "update"
+        name, phase = self._owners.of(node)
+        if phase == "backward" and not self._was_backward:
+            self._was_backward, self.forward_end = True, len(self.events)
+        return OUTSIDE if name is None else name, phase
+
+    def _read(self, x: Tensor, module: str, phase: Phase) -> Any:
+        if module != OUTSIDE:
+            what = "reads a tensor's value while it computes (aten._local_scalar_dense: .item(), bool() or int())"
+            raise Untraceable(Problem(f"module `{module}`" if module else "the model", what))
+        return _zero(x)
+
+    def _follow(self, given: list[Tensor], results: list[Tensor], module: str, phase: Phase, mutates: bool) -> bool:
+        """Whether anything was written: a new storage, or an operand in place."""
+        before = {_key(t) for t in given if t.layout is torch.strided}
+        new = False
+        for tensor in results:
+            key = _key(tensor)
+            if key in before or key in self._index:
+                new = new or (mutates and key in before)
+                continue
+            new = True
+            storage = tensor.untyped_storage()
+            self._index[key] = index = len(self._storages)
+            self._storages.append((storage.nbytes(), module, phase))
+            self.events.append(index)
+            weakref.finalize(storage, self._freed, key).atexit = False
+        return new or mutates
+
+    def _freed(self, key: int) -> None:
+        index = self._index.pop(key, None)
+        if index is not None:
+            self.events.append(~index)
+
+    def _note(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        given: list[Tensor],
+        results: list[Tensor],
+        kernel: bool,
+        signature: int,
+        module: str,
+        phase: Phase,
+    ) -> None:
+        name, found = func.overloadpacket.__name__, flops(func, args)
+        if found is None:
+            self.uncounted.add(name)
+        written = results or (given if func._schema.is_mutable else [])  # lists that change in place are not returned
+        if name in _OVERWRITES:
+            written, given = given[: len(given) // 2 or 1], given[len(given) // 2 :] if len(given) > 1 else []
+        moved = (_bytes(given), _bytes(written)) if kernel else (0, 0)
+        work = found or 0, executed(func, args, found or 0), self._form(func, args, found)
+        self.ops.append(Op(name, module, phase, *work, *moved, kernel, len(given), signature, self.micro))
+
+    def _form(self, func: Any, args: tuple[Any, ...], found: int | None) -> str:
+        if not found:
+            return ""
+        operands = multiplied(func, args)
+        labels = [self._labels.of(t) or str(t.dtype).removeprefix("torch.") for t in operands]
+        form = max(labels, key=width)
+        return "tfloat32" if self._tf32 and form == "float32" and func not in VECTORS else form
+
+    def _signature(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        leaves, spec = tree_flatten((args, kwargs))
+        key = (func, str(spec), tuple(_plain(leaf) for leaf in leaves))
+        return self.signatures.setdefault(key, len(self.signatures))
+
+
+class ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reads of the device answer 0: while a policy is installed, they look for weights out of range."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        return _zero(args[0]) if func is _READ else func(*args, **(kwargs or {}))
+
+
+def _zero(x: Tensor) -> bool | int | float:
+    return False if x.dtype == torch.bool else 0.0 if x.dtype.is_floating_point else 0
+
+
+class Untraceable(ModelError):
+    """A step that can't be followed on tensors that hold nothing."""
+
+
+class TensorSpec(tuple[Any, ...]):
+    """Shape, strides and dtype of a tensor that was an operand."""
+
+
+def _plain(leaf: Any) -> Any:
+    """A leaf as something that can be compared and kept."""
+    if isinstance(leaf, Tensor):
+        return TensorSpec((tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype))
+    try:
+        hash(leaf)
+    except TypeError:
+        return repr(leaf)
+    return leaf
+
+
+def _key(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Of elements, each storage counted once by its largest view: an expanded view is read once."""
+    sizes: dict[int, int] = {}
+    for t in tensors:
+        if t.layout is torch.strided:
+            size = min(t.numel() * t.element_size(), t.untyped_storage().nbytes())
+            sizes[_key(t)] = max(sizes.get(_key(t), 0), size)
+    return sum(sizes.values())

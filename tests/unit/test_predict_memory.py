@@ -1,0 +1,148 @@
+"""Predicted memory: against a run's own measurement, against hand-worked sizes, and by batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mpt.build import make_plan
+from mpt.config.compose import compose
+from mpt.formats.hadamard import hadamard_matrix
+from mpt.predict.fake import trace
+from mpt.predict.memory import blocks, curve, for_device, memory, scaling
+from mpt.predict.trace import Storage, Trace
+from mpt.predict.tracker import OUTSIDE, Untraceable
+from mpt.types import DeviceFacts
+from tests.e2e._run import Done
+
+TINY = {
+    "small_cnn": ["data.limit=256"],
+    "mlp": ["model=mlp", "data.limit=256"],
+    "gpt": ["model=gpt", "model.layers=1", "model.width=32", "data=shakespeare", "data.batch_size=4", "data.limit=32"],
+}
+
+
+def run(folder: Path, *words: str) -> Done:
+    return Done(folder / "run", *words, "trainer.max_steps=3", "trainer.predict=true", "device=cpu")
+
+
+@pytest.mark.parametrize("net", TINY)
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp16_master", "bf16_split", "nvfp4"])
+def test_a_runs_predicted_peak_is_the_measured_one(net: str, precision: str, tmp_path: Path) -> None:
+    found = run(tmp_path, *TINY[net], f"precision={precision}").summary["memory"]
+    assert found["predicted_peak_bytes"] == pytest.approx(found["peak_bytes"], rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimizer=sgd", "optimizer.momentum=0"],
+        ["optimizer=rmsprop"],
+        ["optimizer=adagrad", "trainer.clip_norm=1"],
+        ["trainer.accumulate=3", "trainer.ema_decay=0.9"],
+        ["trainer.channels_last=false", "precision=fp16", "trainer.accumulate=2"],
+    ],
+    ids=" ".join,
+)
+def test_optimizers_accumulation_and_averages_are_predicted_too(words: list[str], tmp_path: Path) -> None:
+    found = run(tmp_path, *TINY["small_cnn"], *words).summary["memory"]
+    assert found["predicted_peak_bytes"] == pytest.approx(found["peak_bytes"], rel=0.005)
+
+
+def test_a_short_run_says_why_it_has_no_prediction(tmp_path: Path) -> None:
+    found = Done(tmp_path / "run", "trainer.max_steps=1", *TINY["mlp"]).summary["memory"]
+    assert found["predicted_peak_bytes"] is None
+    assert "less than 60 s" in found["predicted_peak_bytes_reason"]
+
+
+def of(*words: str, batch: int | None = None) -> Trace:
+    cfg = compose([*words, "device=cpu"])
+    return trace(cfg, make_plan(cfg), batch)
+
+
+def test_the_categories_are_the_sizes_of_their_tensors() -> None:
+    made = of(*TINY["mlp"], "precision=fp16_master", "trainer.ema_decay=0.9")
+    cfg = compose([*TINY["mlp"], "device=cpu"])
+    n = make_plan(cfg).params
+    found = memory(made)
+    assert sum(found.parts.values()) == found.peak_bytes
+    assert made.lasting["parameters"] == 2 * n
+    assert made.lasting["masters"] == 4 * n
+    assert made.lasting["optimizer"] == 8 * n + 4  # two moments, and a counter
+    assert made.lasting["ema"] == 4 * n
+    assert sum(made.weights.values()) == pytest.approx((2 + 2 + 4 + 8) * n, rel=1e-4)
+    gradients = sum(s.nbytes for s in made.storages if s.gradient)
+    assert gradients == 2 * n + 4 * n  # of the weights, and the masters' own
+
+
+def test_what_a_chain_keeps_for_its_backward_is_counted_by_module() -> None:
+    # flatten, linear, tanh (8 wide), linear: only the tanh keeps a tensor of its own, which the last linear keeps too
+    kept = memory(of("model=custom", "model.path=tests.contract._user_model:make", "data.batch_size=16")).kept
+    assert kept.pop("2") == 16 * 8 * 4
+    log_probabilities = 16 * 10 * 4
+    assert log_probabilities <= kept.pop(OUTSIDE) <= log_probabilities + 3 * 4  # and scalars of the loss
+    assert kept == {}
+
+
+@pytest.mark.parametrize("net", TINY)
+def test_a_line_through_two_batches_tells_the_peak_of_a_third(net: str) -> None:
+    line = scaling(of(*TINY[net], batch=2), of(*TINY[net], batch=6))
+    assert line is not None
+    device = DeviceFacts("cuda", "x", "2", capability=(7, 0))
+    direct = for_device(of(*TINY[net], batch=32), device)
+    assert line.peak_bytes(32) + for_device(of(*TINY[net], batch=2), device).parts["workspace"] > direct.peak_bytes
+    # what lasts is not rounded to blocks in the line: at most 511 bytes a category and storage
+    assert abs(line.peak_bytes(32) - memory(of(*TINY[net], batch=32), blocks).peak_bytes) < 10 * 512
+
+
+def test_the_largest_batch_is_the_last_one_that_fits() -> None:
+    line = scaling(of(*TINY["mlp"], batch=2), of(*TINY["mlp"], batch=6))
+    assert line is not None
+    limit = line.peak_bytes(100)
+    largest = line.largest(limit)
+    assert line.peak_bytes(largest) <= limit < line.peak_bytes(largest + 1)
+    assert line.largest(line.peak_bytes(1) - 1) == 0
+
+
+def test_live_bytes_follow_the_events() -> None:
+    sizes = np.array([10, 20, 5])
+    assert curve([0, 1, ~0, 2, ~1, ~2], sizes).tolist() == [10, 30, 20, 25, 5, 0]
+    storages = tuple(Storage(int(n), "m", "forward", False) for n in sizes)
+    found = memory(Trace(1, 1, (), storages, (0, 1, ~0, 2, ~1, ~2), 2, {"parameters": 7}))
+    assert (found.peak_bytes, found.parts) == (37, {"parameters": 7, "activations": 30})
+    assert found.kept == {"m": 30}
+
+
+def test_cudas_allocator_counts_in_blocks() -> None:
+    assert [blocks(n) for n in (0, 1, 512, 513)] == [0, 512, 512, 1024]
+
+
+def test_no_tensor_that_holds_nothing_stays_behind() -> None:
+    before = torch.get_rng_state()
+    of(*TINY["mlp"], "precision=nvfp4")
+    assert type(hadamard_matrix(torch.device("cpu"))) is torch.Tensor
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_model_that_reads_its_numbers_is_told_with_the_module_and_the_measured_way(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Inner(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        y = super().forward(x.flatten(1))\n"
+        "        return y if y.sum() > 0 else -y\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.inner = Inner(64, 10)\n"
+        "    def forward(self, x):\n"
+        "        return self.inner(x)\n"
+        "def build():\n"
+        "    return Net()\n"
+    )
+    with pytest.raises(Untraceable, match="module `inner`: reads a tensor's value") as caught:
+        of("model=custom", f"model.path={tmp_path / 'mine.py'}:build")
+    assert "mpt bench" in caught.value.problems[0].hint
