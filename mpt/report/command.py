@@ -22,7 +22,25 @@ from mpt.report.markdown import to_markdown
 from mpt.report.page import to_html
 from mpt.report.pages import comparison_page, default_folder, run_page
 from mpt.report.section import Section
-from mpt.report.sections import sections
+from mpt.report.sections import advice, numerics, sections
+
+
+def advised(run_dir: str, as_json: bool) -> int:
+    """What other loss scalings would have done in a run, on stdout.
+
+    Raises: RecordError when the folder holds no run, or one whose gradients were not looked at.
+    """
+    run = read_run(Path(run_dir))
+    found = advice.section(run)
+    if found is None:
+        hint = "train with numerics=light: it costs under 2 % and records them"
+        raise RecordError(Problem(run_dir, "nothing is recorded of this run's gradients", hint))
+    parts = [found, *(part for part in (numerics.section(run),) if part is not None)]
+    if as_json:
+        print(dumps(to_json(parts, run.path), indent=2))
+    else:
+        _show(parts)
+    return ExitCode.FINISHED
 
 
 def report(run_dir: str, as_json: bool, html: bool = True) -> int:

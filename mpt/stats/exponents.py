@@ -102,10 +102,33 @@ class Exponents:
         uncertain = self._cut(over) + self._cut(under)
         return Loss(beyond / self.some, 1 - kept / self.some, (kept - normal) / self.some, uncertain / self.some)
 
+    def block_underflow(self, spec: NumberFormat | str, block: int) -> float:
+        """The share that becomes 0 where each `block` of numbers is scaled to the format's largest by its own largest.
+
+        Blocks are taken to be drawn at random from these numbers: those of a real tensor are more alike, and lose less.
+        """
+        row = format_of(spec) if isinstance(spec, str) else spec
+        if not self.some:
+            return 0.0
+        held = np.cumsum(self.counts) + self.zeros
+        below = (held / held[-1]) ** block
+        largest = np.diff(below, prepend=(self.zeros / held[-1]) ** block)  # that of a block is in this bin
+        reach = math.log2(row.max) - underflow_log2(row)
+        gone = np.array([self.some - self._above(top - reach) for top in (_FLOORS + _CEILINGS) / 2])
+        return float((largest * np.minimum(gone / np.maximum(held - self.zeros, 1.0), 1.0)).sum())
+
     def headroom_bits(self, spec: NumberFormat | str, scale: float = 1.0) -> float | None:
         """By how many powers of two the largest could grow before it overflows; negative where it does."""
         row = format_of(spec) if isinstance(spec, str) else spec
         return None if self.top is None else overflow_log2(row) - math.log2(scale) - self.top
+
+    def shifted(self, bits: int) -> Exponents:
+        """These numbers times 2^bits; what leaves the bins that there are is kept in the last one on that side."""
+        places = np.clip(np.arange(BINS) + bits, 0, _INFINITE - 1)
+        counts = np.zeros(BINS)
+        np.add.at(counts, places, self.counts)
+        amax = None if self.amax is None else self.amax * 2.0**bits
+        return Exponents(counts, self.zeros, self.nonfinite, self.size, amax)
 
     def _above(self, log2: float) -> float:
         """Numbers of at least 2^log2."""

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from mpt.record.reader import RunData
 from mpt.report.section import Section
-from mpt.report.sections import configuration, evaluations, headline, memory, precision, scaling, speed
+from mpt.report.sections import (
+    advice,
+    configuration,
+    evaluations,
+    headline,
+    memory,
+    numerics,
+    precision,
+    scaling,
+    speed,
+)
 
-SECTIONS = (headline, precision, speed, memory, scaling, evaluations, configuration)
+SECTIONS = (headline, precision, speed, memory, scaling, advice, numerics, evaluations, configuration)
 
 
 def sections(run: RunData) -> list[Section]:
     """All parts that have something to say about the run."""
-    return [part.section(run) for part in SECTIONS]
+    return [section for part in SECTIONS if (section := part.section(run)) is not None]

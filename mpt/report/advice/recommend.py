@@ -1,0 +1,122 @@
+"""Which loss scaling a run's gradients ask for, and why, in one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mpt.report.advice.history import History
+from mpt.report.advice.presets import Constants, presets
+from mpt.report.advice.replay import Outcome, replay
+from mpt.report.advice.words import share
+
+GOOD = 1e-3
+"""Share of steps and gradients together that may be lost for nothing: as many steps as one overflow in a thousand."""
+
+BEARABLE = 0.05
+"""Share above which no loss scale makes up for the format's range."""
+
+FLOOR_LOST = 0.01
+"""A scale at which more of the gradients are lost than this is below the floor."""
+
+_INTERVALS = (2000, 1000, 500, 200, 100)
+_ROOM_BITS = 4
+"""Least growth that is left open: gradients shrink as a run goes on."""
+
+_HEADROOM_BITS = 1
+"""Between the initial scale and the smallest limit of the first steps: gradients that double do not overflow."""
+
+_SEARCHED = range(-24, 33)
+"""Powers of two for a static scale: float16's range around 1, up to Megatron's 2^32."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`outcomes`: every preset, a static scale of the best power of two, and what is recommended, replayed.
+
+    `choice` None: no loss scaling will do, `sentence` says what will.
+    """
+
+    past: History
+    outcomes: tuple[Outcome, ...]
+    choice: Outcome | None
+    sentence: str
+
+
+def advise(past: History) -> Advice:
+    """Every strategy replayed, and one recommended."""
+    known = presets()
+    outcomes = [replay(name, constants, past) for name, constants in known.items()]
+    best = best_static(past)
+    tuned = _tuned(past, known["dynamic"], best)
+    outcomes = [*outcomes, best, tuned]
+    choice, sentence = _chosen(past, outcomes, best, tuned)
+    return Advice(past, tuple(outcomes), choice, sentence)
+
+
+def best_static(past: History) -> Outcome:
+    """The power of two that loses least; of equal ones that in the middle, which has most room on both sides."""
+    static = presets()["static"]
+    found = [replay("static", {**static, "init_scale": 2.0**k}, past) for k in _SEARCHED]
+    least = min(o.cost for o in found)
+    equal = [o for o in found if o.cost <= least + GOOD / 10]
+    return replace(equal[len(equal) // 2], name=f"static, 2^{_exponent(equal[len(equal) // 2].last)}")
+
+
+def _tuned(past: History, dynamic: Constants, best: Outcome) -> Outcome:
+    """Dynamic scaling from the best power of two, or what the first steps bear, with the interval that loses least."""
+    start = past.limit[: max(len(past) // 10, 1)]
+    bearable = start[np.isfinite(start)]
+    init = _exponent(best.last)
+    if len(bearable):
+        init = min(max(math.floor(bearable.min()) - _HEADROOM_BITS, _SEARCHED[0]), init)
+    floor = min(_floor(past), init)
+    base = {**dynamic, "init_scale": 2.0**init, "min_scale": 2.0**floor, "max_scale": 2.0 ** max(init + _ROOM_BITS, 24)}
+    tried = [replay("dynamic, tuned", {**base, "growth_interval": n}, past) for n in _INTERVALS]
+    return min(tried, key=lambda o: round(o.cost, 4))
+
+
+def _floor(past: History) -> int:
+    """The lowest power of two at which all but FLOOR_LOST of the gradients are kept, if every step bears it."""
+    held = past.limit[np.isfinite(past.limit)]
+    ceiling = math.floor(held.min()) if len(held) else 0
+    for k in _SEARCHED:
+        if np.mean([past.lost(seen, 2.0**k) for seen in past.looks] or [0.0]) <= FLOOR_LOST:
+            return min(k, ceiling)
+    return min(0, ceiling)
+
+
+def _chosen(past: History, outcomes: Sequence[Outcome], best: Outcome, tuned: Outcome) -> tuple[Outcome | None, str]:
+    by_name = {o.name: o for o in outcomes}
+    none, layered = by_name["none"], by_name["per_layer"]
+    if none.cost <= GOOD:
+        return none, f"without scaling {past.spec.name} {losses(none)}: there is nothing to scale"
+    if not past.looks or not math.isfinite(past.limit.max()):
+        return None, "no step was finite: no loss scale can cure that"
+    alone = f"without scaling {past.spec.name} {losses(none)}"
+    if min(tuned.cost, best.cost) <= BEARABLE and tuned.cost <= best.cost + GOOD:
+        init = _exponent(float(tuned.constants["init_scale"]))
+        return tuned, f"{alone}; from 2^{init} on, dynamically, it {losses(tuned)}"
+    if best.cost <= BEARABLE:
+        return best, f"{alone}; at a scale that stays it {losses(best)}, dynamically it {losses(tuned)}"
+    if layered.cost <= BEARABLE:
+        return (
+            layered,
+            f"{alone}, and under one scale for all it {losses(best)}; a scale for each layer {losses(layered)}",
+        )
+    return None, f"{alone}, and at its best scale it still {losses(best)}: use bf16, which has the range of float32"
+
+
+def losses(outcome: Outcome) -> str:
+    """What a strategy would have lost, in words."""
+    lost = (
+        "nothing is known of its gradients" if outcome.lost is None else f"loses {share(outcome.lost)} of the gradients"
+    )
+    return f"{lost} and skips {outcome.skipped:,} of {outcome.steps:,} steps"
+
+
+def _exponent(scale: float) -> int:
+    return round(math.log2(scale))
