@@ -33,10 +33,10 @@ def out_of_blocks(blocks: Tensor, square: bool) -> Tensor:
 
 def largest_in(blocks: Tensor, inside: tuple[int, ...]) -> Tensor:
     """The largest magnitude of each block in float32, NaN where there is one. By codes, which are faster to compare."""
-    if blocks.dtype == torch.bfloat16:
-        codes = (blocks.view(torch.int16) & 0x7FFF).amax(inside, keepdim=True)
-        return codes.view(torch.bfloat16).to(torch.float32)
-    return blocks.abs().amax(inside, keepdim=True)
+    if blocks.dtype == torch.float32:
+        return (blocks.view(torch.int32) & 0x7FFFFFFF).amax(inside, keepdim=True).view(torch.float32)
+    codes = (blocks.view(torch.int16) & 0x7FFF).amax(inside, keepdim=True)
+    return codes.view(torch.bfloat16).to(torch.float32)
 
 
 def mx_exponents(largest: Tensor, row: NumberFormat, rule: ScaleRule) -> Tensor:

@@ -16,15 +16,13 @@ _POWER = 0x7F800000
 
 
 def quantise(x: Tensor, op: Operand, amax: Tensor | None = None) -> Tensor:
-    """What the format and scale of `op` make of x; blocks lie along the last dimension.
-
-    In float32, and for bfloat16 x in bfloat16 where all these numbers are bfloat16 too (`Operand.in_bfloat16`).
+    """What the format and scale of `op` make of x, in float32; blocks lie along the last dimension.
 
     A last block that is not full is filled up with zeros. `amax` is the largest magnitude that a delayed scale
     expects; what lies beyond saturates.
     Shapes: x (…, R, K) floating; the result is as x.
     """
-    wide = x if x.dtype == torch.bfloat16 and op.scale == "mx" and op.in_bfloat16 else x.to(torch.float32)
+    wide = x.to(torch.float32)
     if op.block is None:
         return _whole(wide, op, amax)
     padded = _filled(wide, op.block, op.square)

@@ -17,6 +17,7 @@ _FLOAT32_MANTISSA = format_of("float32").mantissa_bits
 _FLOAT32_BIAS = format_of("float32").bias
 _CODES = {torch.float32: (23, torch.int32), torch.bfloat16: (7, torch.int16)}
 """Mantissa bits, which lie below the exponent, and integers of the same width."""
+_BITS = {dtype: mantissa for dtype, (mantissa, _) in _CODES.items()}
 _INFINITY = float("inf")
 
 
@@ -66,7 +67,25 @@ def round_saturating_(x: Tensor, row: NumberFormat, rounding: Rounding = "neares
 
     A bfloat16 tensor will do for a format of fewer mantissa bits, and takes less than half the time.
     """
+    if rounding == "nearest" and row.mantissa_bits < _BITS[x.dtype] - 1:
+        return _round_by_adding_(x, row)
     return _round_narrow_(x, row, "saturate", rounding)
+
+
+def _round_by_adding_(x: Tensor, row: NumberFormat) -> Tensor:
+    """In two thirds of the passes of `_round_narrow_`: 1.5 · 2^p units are added and taken away again, p being x's own
+    stored mantissa bits. In between the last bit is a unit, so that the addition rounds, and as even as x was.
+    """
+    low, integers = _CODES[x.dtype]
+    x.clamp_(-row.max, row.max)
+    code = x.view(integers)
+    sign = code & torch.iinfo(integers).min
+    exponent = code & (0xFF << low)
+    exponent.clamp_(min=(row.min_exponent + _FLOAT32_BIAS) << low)
+    anchor = exponent.add_(((low - row.mantissa_bits) << low) + (1 << (low - 1))).view(x.dtype)
+    x.add_(anchor).sub_(anchor)
+    code |= sign  # of what became zero
+    return x
 
 
 def _drop_mantissa(x: Tensor, bits: int) -> Tensor:
@@ -115,7 +134,8 @@ def _integer(x: Tensor, rounding: Rounding) -> Tensor:
     if rounding == "zero":
         return x.trunc_()
     below = x.floor()
-    up = _draws(x) < (x - below)
+    # 1 where the draw is less than the distance from below, else 0: a comparison's booleans would cost thrice as much
+    up = (x - below).sub_(_draws(x)).ceil_()
     return torch.copysign(below.add_(up), x)
 
 
