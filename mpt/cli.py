@@ -137,7 +137,7 @@ def command(word: str) -> Command:
 
 def overview() -> str:
     """What `mpt --help` prints."""
-    lines = "\n".join(f"  {name:<8}{_load(name).SUMMARY}" for name in names())
+    lines = "\n".join(f"  {name:<11}{_load(name).SUMMARY}" for name in names())
     return HELP.format(version=mpt.__version__, commands=lines)
 
 

@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-SCHEMA = "mpt.checkpoint/1"
+from mpt.checkpoint.schema import OLDER, SCHEMA, readable
+
 MARKER = "COMMITTED"
 STATE = "state.pt"
 
@@ -48,8 +49,8 @@ def read_marker(folder: Path) -> Marker:
         raise Rejected(f"{MARKER} is damaged")
     try:
         found = json.loads(body)
-        if found.get("schema") != SCHEMA:
-            raise Rejected(f"schema {found.get('schema')}, this version reads {SCHEMA}")
+        if not readable(found.get("schema")):
+            raise Rejected(f"schema {found.get('schema')}, this version reads {', '.join((*OLDER, SCHEMA))}")
         return Marker(**found)
     except (ValueError, TypeError, AttributeError):
         raise Rejected(f"{MARKER} is not understood") from None

@@ -15,6 +15,7 @@ import torch
 
 from mpt.checkpoint.marker import MARKER, STATE, Marker, Rejected, digest, read_marker, verify
 from mpt.checkpoint.plain import check_plain, size_bytes
+from mpt.checkpoint.schema import migrated
 from mpt.errors import CheckpointError, Problem, RunFault
 
 BEST = "BEST"
@@ -170,10 +171,11 @@ def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:
     """
     folder = find(path)
     try:
-        verify(folder)
+        marker = verify(folder)
         state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=mmap)
         if not isinstance(state, dict):
             raise Rejected(f"{STATE} holds a {type(state).__name__}, want a dict")
+        state = migrated(state, marker.schema)
     except Rejected as why:
         raise CheckpointError(Problem(str(folder), str(why), "give another checkpoint of the run")) from None
     except _NO_ZIP as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -16,16 +18,20 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._slots: list[tuple[nn.Module, str, Tensor]] = []
         self._flat: list[Tensor] = []
+        self._layout: list[list[tuple[str, list[int]]]] = []
         owners: dict[int, list[tuple[nn.Module, str]]] = {}
         groups: dict[torch.dtype, list[Tensor]] = {}
-        for module in model.modules():
+        names: dict[int, str] = {}
+        for path, module in model.named_modules():
             for name, buffer in module._buffers.items():
                 if buffer is None or not buffer.numel():
                     continue
+                names.setdefault(id(buffer), f"{path}.{name}" if path else name)
                 if id(buffer) not in owners:
                     groups.setdefault(buffer.dtype, []).append(buffer)
                 owners.setdefault(id(buffer), []).append((module, name))
         for buffers in groups.values():
+            self._layout.append([(names[id(b)], list(b.shape)) for b in buffers])
             self._lay(buffers, owners)
         self._kept = [torch.empty_like(flat) for flat in self._flat]
 
@@ -60,10 +66,10 @@ class Buffers:
             for kept, flat in zip(self._kept, self._flat, strict=True):
                 torch.where(skipped, kept, flat, out=flat)
 
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        """All of them, those that are in no state dict of the model (persistent=False) too."""
-        return {"flat": self._flat}
+    def state_dict(self) -> dict[str, Any]:
+        """All of them, those that are in no state dict of the model (persistent=False) too, and their places."""
+        return {"flat": self._flat, "layout": self._layout}
 
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for flat, saved in zip(self._flat, state["flat"], strict=True):
             flat.copy_(saved)

@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
+import mpt
 from mpt import rng
 from mpt.build import Run
 from mpt.checkpoint import half_weights, model_mismatch
@@ -50,6 +53,8 @@ def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:
         "essence": json.dumps(essence(run.cfg), default=str),
         "data_fingerprint": run.plan.data.fingerprint,
         "classes": list(run.plan.data.classes),
+        "trained": list(run.policy.names),
+        "versions": {"mpt": mpt.__version__, "torch": str(torch.__version__)},
     }
 
 
