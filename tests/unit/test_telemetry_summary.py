@@ -77,7 +77,7 @@ def test_a_figure_that_was_not_measured_is_null_with_its_reason_never_zero() -> 
     assert got["speed"]["samples_per_s"] is None
     assert got["speed"]["samples_per_s_reason"] == why.reason
     assert got["scaling"]["init_reason"] == "no step was taken"
-    allowed = {".device.capability", ".device.memory_bytes", ".first_nonfinite_loss"}
+    allowed = {".device.capability", ".device.memory_bytes", ".device.torchao", ".first_nonfinite_loss"}
     assert [name for name, told in nulls(got) if not told and name not in allowed] == []
 
 
