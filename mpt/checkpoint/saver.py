@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +80,9 @@ class Saver:
         self._best: int | None = None
         self.tally = Tally()
 
-    def save(self, state: Mapping[str, Any], *, step: int, update: int, last: bool = False) -> None:
+    def save(
+        self, state: Mapping[str, Any], *, step: int, update: int, last: bool = False, keeping: Sequence[int] = ()
+    ) -> None:
         """The state as it is now becomes the newest checkpoint, soon; with `last`, before this returns.
 
         A save that is still under way is waited for first.
@@ -94,7 +96,7 @@ class Saver:
         host, arrive = self._snapshots.take(state, copied=copied)
         if copied and on_cpu(state):
             self.tally.snapshot_bytes = max(self.tally.snapshot_bytes, size)
-        job = self._job = _Job(partial(self._written, host, arrive, step, update))
+        job = self._job = _Job(partial(self._written, host, arrive, step, update, tuple(keeping)))
         if copied:
             job.start()
         else:
@@ -108,6 +110,24 @@ class Saver:
             self._store.mark_best(update)
         else:
             self._best = update
+
+    def of_steps(self, steps: Sequence[int]) -> Path | None:
+        """The store's, once no save is under way."""
+        self.wait()
+        return self._store.of_steps(steps)
+
+    def forget_after(self, step: int) -> list[str]:
+        """The store's, once no save is under way."""
+        self.wait()
+        return self._store.forget_after(step)
+
+    def keep_best(self, update: int) -> bool:
+        """The checkpoint of that update is the best once more, if it is still there. Raises: RunFault."""
+        self.wait()
+        there = self._store.holds(update)
+        if there:
+            self._store.mark_best(update)
+        return there
 
     def poll(self) -> None:
         """Take note of a save that has ended, without waiting. Raises: RunFault where it failed."""
@@ -134,11 +154,13 @@ class Saver:
             with suppress(RunFault):  # what ended the run is told instead
                 self.wait()
 
-    def _written(self, state: Any, arrive: Callable[[], object], step: int, update: int) -> Saved:
+    def _written(
+        self, state: Any, arrive: Callable[[], object], step: int, update: int, keeping: Sequence[int]
+    ) -> Saved:
         since_s = time.perf_counter()
         arrive()
         self._sync()
-        path = self._store.save(state, step=step, update=update)
+        path = self._store.save(state, step=step, update=update, keeping=keeping)
         return Saved(step, update, path, time.perf_counter() - since_s)
 
     def _reap(self) -> None:

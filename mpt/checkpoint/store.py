@@ -7,7 +7,8 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class CheckpointStore:
         self._keep = keep
         self._made = False
 
-    def save(self, state: Mapping[str, Any], *, step: int, update: int) -> Path:
-        """The state is on disk as the newest checkpoint, and older ones beyond `keep` are gone.
+    def save(self, state: Mapping[str, Any], *, step: int, update: int, keeping: Sequence[int] = ()) -> Path:
+        """The state is on disk as the newest checkpoint, and older ones beyond `keep` are gone but for steps `keeping`.
 
         Checkpoints of a later step belong to a course that the run has left, and go too.
         Raises: RunFault when the disk fails, with all older ones intact; TypeError for state that is not plain.
@@ -54,7 +55,7 @@ class CheckpointStore:
             self._sweep()
             self._check_space(size_bytes(state))
             self._commit(state, step, update, target)
-            self._prune(step, target)
+            self._prune(step, target, keeping)
         except OSError as error:
             raise _fault(target, error) from error
         return target
@@ -83,7 +84,7 @@ class CheckpointStore:
         The second part gives the reason for each that was rejected.
         """
         rejected = []
-        for path in self._newest_first():
+        for path in self.newest_first():
             try:
                 verify(path)
             except Rejected as why:
@@ -91,6 +92,30 @@ class CheckpointStore:
                 continue
             return path, rejected
         return None, rejected
+
+    def holds(self, update: int) -> bool:
+        """Whether there is a checkpoint of that update."""
+        return (self.dir / _name(update) / MARKER).is_file()
+
+    def of_steps(self, steps: Sequence[int]) -> Path | None:
+        """The first valid checkpoint of these steps, in their order."""
+        found = {_step(path): path for path in self.newest_first()}
+        for step in steps:
+            if step in found:
+                with suppress(Rejected):
+                    verify(found[step])
+                    return found[step]
+        return None
+
+    def forget_after(self, step: int) -> list[str]:
+        """Checkpoints of later steps are gone; their names. Raises: RunFault."""
+        later = [p for p in self.newest_first() if _step(p) > step]
+        try:
+            for path in later:
+                shutil.rmtree(path)
+        except OSError as error:
+            raise _fault(self.dir, error) from error
+        return [path.name for path in later]
 
     def _commit(self, state: Mapping[str, Any], step: int, update: int, target: Path) -> None:
         temp = self.dir / f".{target.name}.tmp"
@@ -127,14 +152,14 @@ class CheckpointStore:
         for path in self.dir.glob(".update-*.tmp"):
             shutil.rmtree(path)
 
-    def _prune(self, step: int, newest: Path) -> None:
-        earlier = [p for p in self._newest_first() if p != newest and _step(p) < step]
-        kept = {newest, self.best(), *earlier[: self._keep - 1]}
-        for path in self._newest_first():
+    def _prune(self, step: int, newest: Path, keeping: Sequence[int]) -> None:
+        earlier = [p for p in self.newest_first() if p != newest and _step(p) < step]
+        kept = {newest, self.best(), *earlier[: self._keep - 1], *(p for p in earlier if _step(p) in keeping)}
+        for path in self.newest_first():
             if path not in kept:
                 shutil.rmtree(path)
 
-    def _newest_first(self) -> list[Path]:
+    def newest_first(self) -> list[Path]:
         """Checkpoint folders, valid or not, by update; one that replaces an `.old` before it."""
         try:
             found = [(m, p) for p in self.dir.iterdir() if (m := _NAME.fullmatch(p.name)) and p.is_dir()]

@@ -10,7 +10,7 @@ from typing import Any
 from mpt.config.schema import RunConfig
 
 _OUTSIDE = (
-    *("name", "run_dir", "resume", "init_from", "logger", "plugins", "recipe", "checkpoint", "debug"),
+    *("name", "run_dir", "resume", "init_from", "logger", "plugins", "recipe", "checkpoint", "debug", "guard"),
     *("numerics", "numerics_every"),
 )
 _OUTSIDE_OF = {

@@ -71,6 +71,15 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("trainer.threads", "numerics_every"), COUNT),
     "trainer.eval_every": COUNT_OR_ZERO,
     "trainer.ema_decay": OPEN_SHARE,
+    **dict.fromkeys(
+        ("guard.floor_skips", "guard.falling_window", "guard.sawtooth_growths", "guard.ceiling_steps"), COUNT
+    ),
+    **dict.fromkeys(("guard.nonfinite_steps", "guard.rollback_attempts", "guard.rollback_updates"), COUNT),
+    "guard.spike_score": POSITIVE,
+    "guard.spike_window": Range(least=20),
+    "guard.rollback_margin": COUNT_OR_ZERO,
+    "guard.rollback_scale": POSITIVE,
+    "guard.rollback_lr": Range(above=0, most=1),
     "distributed.nproc": COUNT,
     "checkpoint.every": COUNT_OR_ZERO,
     "checkpoint.keep": COUNT,
@@ -104,6 +113,11 @@ WORDS: dict[str, tuple[str, ...]] = {
     "trainer.eval_precision": ("same", "fp32"),
     **dict.fromkeys(("trainer.channels_last", "trainer.predict"), ("auto", "true", "false")),
     "trainer.onednn": ("auto", "false"),
+    **dict.fromkeys(("guard.nonfinite", "guard.spike"), ("stop", "skip", "rollback", "warn", "off")),
+    **dict.fromkeys(
+        ("guard.skips", "guard.floor", "guard.falling", "guard.sawtooth", "guard.ceiling"),
+        ("stop", "rollback", "warn", "off"),
+    ),
     "numerics": ("off", "light", "full"),
     "logger": ("tensorboard", "wandb", "mlflow", "trackio"),
 }

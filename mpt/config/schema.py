@@ -208,6 +208,50 @@ class CheckpointConfig:
 
 
 @dataclass
+class GuardConfig:
+    """Each guard has an action: `stop` (as diverged), `skip`, `rollback`, `warn` or `off`; docs/scaling.md."""
+
+    skips: str
+    """What scaling.max_consecutive_skips skipped steps in a row do."""
+    floor: str
+    """What overflows at the scale's floor do."""
+    floor_skips: int
+    """So many within 100 steps; ≥ 1."""
+    falling: str
+    """What a scale does whose peak sinks over four windows, by a factor of 8 or more."""
+    falling_window: int
+    """Steps of a window; ≥ 1."""
+    sawtooth: str
+    """What a scale does that overflows after each growth, at more than one step in a hundred."""
+    sawtooth_growths: int
+    """Growths in a row; ≥ 1."""
+    ceiling: str
+    """What a scale does that stays at its ceiling."""
+    ceiling_steps: int
+    """Steps in a row; ≥ 1."""
+    nonfinite: str
+    """What a non-finite loss does, or gradient where no scale adapts; `skip`: no more than the skipped update."""
+    nonfinite_steps: int
+    """Steps in a row; ≥ 1."""
+    spike: str
+    """What a jump of the loss does; `skip` returns to before it and passes over its batch."""
+    spike_score: float
+    """Robust deviations of log(loss) above its median."""
+    spike_window: int
+    """Losses that it is compared with; ≥ 20."""
+    rollback_attempts: int
+    """Returns to a checkpoint in a run, after which the next one stops it; ≥ 1."""
+    rollback_margin: int
+    """Steps between the checkpoint and the fault, where there is such a checkpoint; ≥ 0."""
+    rollback_scale: float
+    """Factor of the loss scale after a rollback."""
+    rollback_lr: float
+    """Factor of the learning rate for the updates after a rollback; in (0, 1]."""
+    rollback_updates: int
+    """How many updates that is."""
+
+
+@dataclass
 class Injection:
     step: int
     """The first attempt (from 1) that has the fault."""
@@ -244,6 +288,7 @@ class RunConfig:
     distributed: DistributedConfig
     checkpoint: CheckpointConfig
     debug: DebugConfig
+    guard: GuardConfig
     device: str
     """`auto`, `cpu`, `cuda`, `cuda:N`, `mps`."""
     seed: int

@@ -62,10 +62,17 @@ class Totals:
     scale_last: float | None = None
     growths: int = 0
     backoffs: int = 0
+    undone: int = 0
+    """Updates that were applied and taken back by a return to an earlier checkpoint."""
 
     @property
     def skipped(self) -> int:
-        return self.step - self.update
+        return self.step - self.update - self.undone
+
+    def back_to(self, update: int) -> None:
+        """The run goes on after that update; steps go on counting attempts."""
+        self.undone += self.update - update
+        self.update, self.streak = update, 0
 
     def count(self, row: StepRow) -> None:
         """Take one more step into account."""
@@ -129,7 +136,7 @@ class History:
         return asdict(self.totals)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.totals = Totals(**{f.name: state[f.name] for f in fields(Totals)})
+        self.totals = Totals(**{f.name: state[f.name] for f in fields(Totals) if f.name in state})
         self._pending.clear()
 
     def _row(self, outcome: Outcome, values: Sequence[float], time: StepTime) -> StepRow:

@@ -11,7 +11,7 @@ from mpt.build import Parts
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
 from mpt.train.inject import Injector
-from mpt.train.rates import Rates
+from mpt.train.rates import Pace, Rates
 from mpt.train.step import Stepper
 
 
@@ -22,6 +22,7 @@ class Engine:
     stepper: Stepper
     buffers: Buffers
     rates: Rates
+    pace: Pace
     ema: Ema | None
     injector: Injector | None = None
     backward_order: tuple[str, ...] = ()
@@ -32,7 +33,8 @@ def make_engine(run: Parts) -> Engine:
     """An engine at update 0; its model is compiled where asked."""
     cfg = run.cfg.trainer
     buffers = Buffers(run.model)
-    rates = Rates(run.lr, cfg.log_every, run.device)
+    pace = Pace(run.lr)
+    rates = Rates(pace, cfg.log_every, run.device)
     ema = _ema(run, buffers)
     stepper = Stepper(
         model=_compiled(run.model) if cfg.compile else run.model,
@@ -46,7 +48,7 @@ def make_engine(run: Parts) -> Engine:
         clip_norm=cfg.clip_norm,
         loss_weight=run.cfg.task.loss_weight,
     )
-    return Engine(stepper, buffers, rates, ema)
+    return Engine(stepper, buffers, rates, pace, ema)
 
 
 def _compiled(model: nn.Module) -> nn.Module:

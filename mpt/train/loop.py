@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 
 from mpt.checkpoint import Saver
+from mpt.config._guard import returning
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
 from mpt.telemetry.console import Console
@@ -14,17 +16,19 @@ from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
 from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.faults import out_of_memory
-from mpt.train.guard import Guard
+from mpt.train.guards import Alarm, Watch, returns
+from mpt.train.guards._facts import facts
 from mpt.train.lost import Losses
 from mpt.train.numerics import observer
 from mpt.train.overflow import look
 from mpt.train.parts import Fetched, smaller, told, undo
 from mpt.train.progress import TIME_RULE, Ending
+from mpt.train.rollback import roll_back
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
 from mpt.train.step import Attempt, Window
 from mpt.train.tell import Teller
-from mpt.types import Batch
+from mpt.types import Batch, StepRow
 
 READ_EVERY_S = 1.0
 """Longest time between reads of the device, for the display; longer steps are read one by one."""
@@ -54,7 +58,8 @@ class Loop:
         self._step = totals.step
         self._lost = Losses(self._run, cfg.trainer.log_every)
         self._numerics = observer(self._run, self._engine.buffers)
-        self._guard = Guard(cfg.scaling.max_consecutive_skips, totals.streak, self._run.scaler.strategy)
+        self._returns = bool(returning(cfg.guard))
+        self._watch = Watch(cfg.guard, facts(self._run, totals), self._progress.guards)
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
@@ -66,6 +71,8 @@ class Loop:
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
         try:
+            if self._returns and self._progress.saved_step != self._step:
+                self._save()  # there is one to return to
             return self._settle() or self._attempts()
         except CutOff:
             return self._interrupted()
@@ -76,11 +83,12 @@ class Loop:
         read_at, read_s = self._next_read(), time.perf_counter()
         while ending is None and self._step < length.steps:
             if stop.signal is not None:
-                self._read()
+                self._read(due=False)
                 return self._interrupted()
             self._attempt(length.window(self._step))
-            if self._step >= read_at or time.perf_counter() - read_s > READ_EVERY_S:
-                ending = self._read() or self._act()
+            due = self._step >= read_at
+            if due or time.perf_counter() - read_s > READ_EVERY_S:
+                ending = self._read(due=due) or self._act()
                 read_at, read_s = self._next_read(), time.perf_counter()
         return ending or self._complete(f"{length.steps} steps, {length.epochs:.4g} epochs")
 
@@ -149,8 +157,11 @@ class Loop:
             stops.append(self._length.first_step_of_epoch(self._epoch + 1))
         return min(stops)
 
-    def _read(self) -> Ending | None:
-        """Bring what happened since the last read to the record; an ending where the guard finds one."""
+    def _read(self, *, due: bool) -> Ending | None:
+        """Bring what happened since the last read to the record; an ending where a guard finds one.
+
+        `due` False: the clock asked, not the step. Nothing that alters the course happens then: it would not again.
+        """
         self._saver.poll()
         if not len(self._history):
             return None
@@ -163,11 +174,33 @@ class Loop:
         self._lost.read(self._progress)
         self._course.energy.poll()
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
-        reason = self._guard.verdict(rows)
-        return Ending("DIVERGED", ExitCode.DIVERGED, reason) if reason else None
+        return self._judge(rows, due=due)
+
+    def _judge(self, rows: Sequence[StepRow], *, due: bool) -> Ending | None:
+        """What guards say of the rows: told, and done. A rollback waits until it is due, and nothing else meanwhile."""
+        if not self._progress.alarm:
+            for alarm in self._watch.judge(rows):
+                self._teller.alarm(alarm)
+                if alarm.action == "stop":
+                    return Ending("DIVERGED", ExitCode.DIVERGED, alarm.reason)
+                if returns(alarm.guard, alarm.action):
+                    self._progress.alarm = asdict(alarm)
+        if not self._progress.alarm or not due:
+            return None
+        alarm = Alarm(**self._progress.alarm)
+        done = roll_back(self._course, self._saver, alarm, self._step)
+        if isinstance(done, str):
+            return Ending("DIVERGED", ExitCode.DIVERGED, done)
+        self._teller.rolled_back(done, alarm.reason)
+        self._watch.rolled_back()
+        cfg, update = self._run.cfg, self._history.totals.update
+        self._saves, self._evals = Every(cfg.checkpoint.every, update), Every(cfg.trainer.eval_every, update)
+        return None
 
     def _act(self) -> Ending | None:
         """Checkpoints and evaluations where they are due, then the stop rules."""
+        if self._progress.alarm:
+            return None
         update, cfg = self._history.totals.update, self._run.cfg
         epoch = self._length.epochs_done(self._step)
         ended, self._epoch = epoch > self._epoch, epoch
@@ -196,27 +229,33 @@ class Loop:
     def _complete(self, reason: str) -> Ending:
         self._progress.owes_evaluation = self._progress.evaluated_step != self._step
         if self._progress.saved_step != self._step:
-            self._save(last=True)
+            self._save(last=True, extra=True)
         if self._progress.owes_evaluation:
             self._evaluate(last=True)
         self._saver.wait()
-        wrong = self._guard.at_the_end(self._progress.last_eval)
+        wrong = self._watch.at_the_end(self._progress.last_eval)
         return Ending("DIVERGED", ExitCode.DIVERGED, wrong) if wrong else Ending("DONE", ExitCode.FINISHED, reason)
 
     def _interrupted(self) -> Ending:
         if self._progress.saved_step != self._step:
-            self._save(last=True)
+            self._save(last=True, extra=True)
         self._saver.wait()
         code = ExitCode.SIGINT if self._stop.name == "SIGINT" else ExitCode.SIGTERM
         return Ending("INTERRUPTED", code, f"{self._stop.name} after step {self._step}, saved; resume=auto goes on")
 
-    def _save(self, *, last: bool = False) -> None:
-        """The course as it is now, written beside the training; `last`: before anything else happens."""
-        step, update = self._step, self._history.totals.update
+    def _save(self, *, last: bool = False, extra: bool = False) -> None:
+        """The course as it is now, written beside the training; `last`: before anything else happens.
+
+        `extra`: only because the run ends here.
+        """
+        step, update, progress = self._step, self._history.totals.update, self._progress
         with self._clock.phase("checkpoint"):
-            self._progress.saved_step = step
+            progress.saved_step = step
+            progress.guards = self._watch.state()
+            if self._returns and not extra:
+                progress.returns = [*progress.returns, step][-self._run.cfg.checkpoint.keep :]
             state = capture(self._course, self._writer.offset())
-            self._saver.save(state, step=step, update=update, last=last)
+            self._saver.save(state, step=step, update=update, last=last, keeping=progress.returns)
 
     def _evaluate(self, *, last: bool = False) -> None:
         """Metrics of this moment to the record; the checkpoint of the best ones is kept. Raises: CutOff."""

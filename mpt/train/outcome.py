@@ -95,6 +95,7 @@ def _extras(course: Course, seen: Preflight, saves: Tally) -> Extras:
         "evaluation": {"precision": cfg.trainer.eval_precision, "weights": "ema" if course.engine.ema else "current"},
         "idle_weights": list(seen.idle_weights),
         "scaler": run.scaler.facts(),
+        "rollbacks": progress.rollbacks,
         "skipped_samples": progress.skipped_samples,
         "unreadable": run.data.skipped[:NAMED],
         "converted_samples": dict(run.data.converted),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 TIME_RULE = "trainer.max_time_s"
 """How the reason of a run begins that ran out of time."""
@@ -27,6 +28,16 @@ class Progress:
     zero_grad_share: list[float] = field(default_factory=list)
     lost_update_share: list[float] = field(default_factory=list)
     resumed_at: list[int] = field(default_factory=list)
+    guards: dict[str, Any] = field(default_factory=dict)
+    """What each guard remembers."""
+    alarm: dict[str, Any] = field(default_factory=dict)
+    """One that takes the run back at the next log point."""
+    returns: list[int] = field(default_factory=list)
+    """Steps of the last checkpoint.keep checkpoints that were due: those that a rollback may choose from. One that was
+    saved because the run was interrupted is not: a rollback would depend on when that was."""
+    rollbacks: list[dict[str, Any]] = field(default_factory=list)
+    slow_until: int = 0
+    """The update up to which the rate is that of guard.rollback_lr."""
 
     def judge(self, metrics: dict[str, float], headline: str, mode: str, step: int, update: int) -> bool:
         """Take an evaluation into account; whether it is the best so far. One with a non-finite metric never is."""

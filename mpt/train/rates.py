@@ -11,6 +11,18 @@ BLOCK = 4096
 """Rates held at a time. A table of a whole run costs 0.4 s for each million updates."""
 
 
+class Pace:
+    """The schedule, times a factor below the update `until`: slower for a while after a rollback."""
+
+    def __init__(self, rate_at: Callable[[int], float]) -> None:
+        self._rate_at = rate_at
+        self.factor, self.until = 1.0, 0
+
+    def __call__(self, update: int) -> float:
+        rate = self._rate_at(update)
+        return rate * self.factor if update < self.until else rate
+
+
 class Rates:
     """`now` is the 0-dim float32 rate of the next attempt; `advance` moves it on by an applied update.
 

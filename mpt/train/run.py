@@ -113,10 +113,10 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
         what = f"model={cfg.model.choice} on data={cfg.data.name} does not fit into memory: {error}"
         raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
     faults = injector(run)  # before the model is compiled
-    course = Course(
-        run, make_engine(run), History(run.lr, cfg.task.loss_weight), clock, EnergyMeter(run.plan.device), Progress()
-    )
-    course.engine.injector = faults
+    engine = make_engine(run)
+    history = History(engine.pace, cfg.task.loss_weight)
+    course = Course(run, engine, history, clock, EnergyMeter(run.plan.device), Progress())
+    engine.injector = faults
     if state is not None:
         told = restore(course, state, str(start.checkpoint), allow_changes=cfg.checkpoint.allow_changes)
         if start.reopen is None:

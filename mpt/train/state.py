@@ -78,9 +78,23 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
         what = f"this run has {run.plan.length.steps} steps, the checkpoint is after step {totals.step}"
         raise CheckpointError(Problem("trainer.max_steps", what, "give at least that many"))
     course.progress.resumed_at.append(totals.step)
+    engine.pace.factor, engine.pace.until = run.cfg.guard.rollback_lr, course.progress.slow_until
     engine.rates.start_at(totals.update)
     rng.restore(state["rng"], run.device)
     return told
+
+
+def rewind(course: Course, state: dict[str, Any], where: str) -> int:
+    """All that was learned is as in a state of this run; steps, data and random draws go on. Gives the state's step."""
+    run, engine, progress = course.run, course.engine, course.progress
+    load_weights(run, engine, state, where)
+    _restore_parts(run, engine, state, allow_changes=False)
+    course.history.totals.back_to(state["history"]["update"])
+    for name in ("best", "last_eval", "evaluated_step", "stale", "train_loss"):
+        setattr(progress, name, state["progress"][name])
+    progress.owes_evaluation = False
+    engine.rates.start_at(course.history.totals.update)
+    return int(state["history"]["step"])
 
 
 def load_weights(run: Run, engine: Engine, state: dict[str, Any], where: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -11,7 +12,7 @@ from mpt.errors import printable
 from mpt.record.writer import RunWriter
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
-from mpt.train.guard import cause
+from mpt.train.guards import Alarm, cause
 from mpt.train.locate import locate
 from mpt.train.overflow import count, overflow
 from mpt.train.state import Course
@@ -20,6 +21,8 @@ from mpt.types import Snapshot, StepRow
 
 MOST_SAMPLES = 256
 """Samples that one event lists."""
+MOST_SAID = 3
+"""Warnings of one guard on the screen; all are in events.jsonl."""
 
 
 class Teller:
@@ -30,6 +33,7 @@ class Teller:
         self._writer, self._console, self._memory = writer, console, memory
         self._told_unreadable = 0
         self._located = False
+        self._said: Counter[str] = Counter()
 
     def steps(self, rows: Sequence[StepRow], attempts: Sequence[Attempt]) -> None:
         """Tell what is to be told of these steps; the console shows the last."""
@@ -48,6 +52,21 @@ class Teller:
             told = {"module": fault.module, "fault": fault.kind, "where": fault.where}
             self._writer.event("injected", step=step, **told)
             self._console.say(f"step {step}: {fault.kind} put into the {fault.where} pass of {fault.module}")
+
+    def alarm(self, alarm: Alarm) -> None:
+        """What a guard found; the console hears the first MOST_SAID of each guard."""
+        told = {"guard": alarm.guard, "action": alarm.action, "reason": alarm.reason}
+        self._writer.event("guard", step=alarm.step, **told)
+        self._said[alarm.guard] += 1
+        if alarm.action == "warn" and self._said[alarm.guard] <= MOST_SAID:
+            self._console.say(alarm.reason, "warning")
+
+    def rolled_back(self, done: dict[str, Any], reason: str) -> None:
+        """A return to a checkpoint, and all that was done in it."""
+        self._writer.event("rollback", **done, reason=reason)
+        first, last = done["batches_skipped"]
+        text = f"{reason}; back to {done['checkpoint']}: {done['undone']} updates undone, the batches of steps {first}"
+        self._console.say(f"{text} to {last} are passed over", "warning")
 
     def _skip(self, row: StepRow, attempt: Attempt) -> None:
         """The step and its cause; for a non-finite forward (the first of a run, or each) also where it began."""

@@ -1,0 +1,31 @@
+"""Rules about what guards may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpt.config.schema import GuardConfig, RunConfig
+from mpt.errors import Problem
+
+GUARDS = ("skips", "floor", "falling", "sawtooth", "ceiling", "nonfinite", "spike")
+
+
+def returning(guard: GuardConfig) -> list[str]:
+    """The guards that take a run back to a checkpoint; to skip a spike is to undo its update."""
+    found = [name for name in GUARDS if getattr(guard, name) == "rollback"]
+    return found + (["spike"] if guard.spike == "skip" else [])
+
+
+def rollback_needs_checkpoints(cfg: RunConfig) -> Iterator[Problem]:
+    """There has to be one from before the fault."""
+    for name in returning(cfg.guard)[:1]:
+        where = f"guard.{name}={getattr(cfg.guard, name)}"
+        if cfg.checkpoint.every == 0:
+            what = "returns to a checkpoint, and checkpoint.every=0 saves at the end only"
+            yield Problem(where, what, "set checkpoint.every to the updates that you can afford to lose")
+        if cfg.checkpoint.keep < 2:
+            what = "the newest checkpoint may be from after the fault began, and checkpoint.keep=1 keeps no other"
+            yield Problem(where, what, "set checkpoint.keep=2")
+
+
+RULES = (rollback_needs_checkpoints,)

@@ -1,0 +1,59 @@
+"""A loss far above those before it."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Any
+
+from mpt.train.guards._base import Guard
+from mpt.types import StepRow
+
+LEAST = 20
+"""Losses that have to be known first: the error of a median absolute deviation of 20 numbers is about a fifth."""
+NORMAL = 1.4826
+"""Deviation of a normal distribution over its median absolute deviation, 1 / Φ⁻¹(3/4)."""
+LEAST_DEVIATION = 0.05
+"""Of the logarithm of a loss: runs with very even losses do not alarm at jumps of a few percent."""
+
+
+class Spike(Guard):
+    """A robust z-score of log(loss) over guard.spike_score, against the last guard.spike_window losses.
+
+    Losses are skewed and fall over orders of magnitude, their logarithms much less. The score is
+    (log loss - median) / (1.4826 · median absolute deviation). Spikes and skipped steps join no window; losses that
+    are not positive are not judged.
+    """
+
+    def fresh(self) -> dict[str, Any]:
+        return {"losses": []}
+
+    def see(self, row: StepRow) -> tuple[int, str] | None:
+        if not row.applied or not 0 < row.loss < math.inf:
+            return None
+        losses: list[float] = self.memory["losses"]
+        # what is not above all of the window is no spike: the median is looked for only where it is
+        if len(losses) >= LEAST and row.loss > max(losses):
+            score, usual = _score(row.loss, losses)
+            if score > self.cfg.spike_score:
+                return row.step, (
+                    f"the loss jumped to {row.loss:.4g} in step {row.step}, from a median of {usual:.4g}: "
+                    f"{score:.1f} deviations (guard.spike_score={self.cfg.spike_score:g})"
+                )
+        losses.append(row.loss)
+        if len(losses) > self.cfg.spike_window:
+            del losses[0]
+        return None
+
+    def rolled_back(self) -> None:
+        """Losses from before the fault are what comes next is judged by."""
+
+
+def _score(loss: float, losses: list[float]) -> tuple[float, float]:
+    logs = [math.log(x) for x in losses]
+    middle = median(logs)
+    deviation = max(NORMAL * median(abs(x - middle) for x in logs), LEAST_DEVIATION)
+    return (math.log(loss) - middle) / deviation, math.exp(middle)
+
+
+GUARD = Spike
