@@ -94,7 +94,7 @@ def test_totals_count_skips_streaks_and_moves_of_the_scale() -> None:
 
 def test_every_total_survives_a_round_trip_and_counting_goes_on() -> None:
     history = History(lambda update: float(update))
-    history.totals = Totals(9, 7, 100, 2, 3, 1, 5, 8.0, 1.0, 16.0, 2.0, 4, 6)
+    history.totals = Totals(9, 7, 100, 2, 3, 1, 5, 8.0, 1.0, 16.0, 2.0, 4, 6, 1)
     state = history.state_dict()
     assert all(state[name] != default for name, default in Totals().__dict__.items())
     again = History(lambda update: float(update))
@@ -118,3 +118,9 @@ def test_read_gives_all_numbers_in_order_with_one_copy() -> None:
         assert read(*tensors) == [1.5, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0]
     assert sum("cat" in n for n in counts.names) == 1
     assert read() == []
+
+
+def test_updates_that_were_taken_back_are_no_skips() -> None:
+    totals = Totals(step=10, update=8, streak=1)
+    totals.back_to(5)
+    assert (totals.step, totals.update, totals.undone, totals.skipped, totals.streak) == (10, 5, 3, 2, 0)
