@@ -11,8 +11,8 @@ SCHEMA = "mpt.checkpoint/2"
 
 
 def _from_1(state: State) -> State:
-    """The second names what it averaged and which versions wrote it; the first can't tell."""
-    return {**state, "trained": None, "versions": None}
+    """The second names what it averaged, which versions wrote it, epoch and next rate, and counts joules."""
+    return {**state, "trained": None, "versions": None, "place": None, "energy": state.get("energy", {"joules": 0.0})}
 
 
 OLDER: dict[str, tuple[str, Callable[[State], State]]] = {"mpt.checkpoint/1": ("mpt.checkpoint/2", _from_1)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.energy import EnergyMeter
-from mpt.telemetry.history import History
+from mpt.telemetry.history import History, Totals
 from mpt.train.engine import Engine
 from mpt.train.progress import Progress
 
@@ -36,7 +37,7 @@ class Course:
 
 def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:
     """Plain containers and tensors, from which `restore` continues bit for bit."""
-    run, engine = course.run, course.engine
+    run, engine, totals = course.run, course.engine, course.history.totals
     return {
         "model": run.model.state_dict(),
         "policy": run.policy.state_dict(),
@@ -54,6 +55,7 @@ def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:
         "data_fingerprint": run.plan.data.fingerprint,
         "classes": list(run.plan.data.classes),
         "trained": list(run.policy.names),
+        "place": {"epochs": run.plan.length.epochs_at(totals.step), "lr": run.lr(totals.update)},
         "versions": {"mpt": mpt.__version__, "torch": str(torch.__version__)},
     }
 
@@ -72,13 +74,14 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
     course.history.load_state_dict(state["history"])
     course.clock.load_state_dict(state["clock"])
     course.energy.load_state_dict(state["energy"])
-    course.progress = Progress(**state["progress"])
+    course.progress = _progress(state["progress"], where)
     totals = course.history.totals
     if totals.step > run.plan.length.steps:
         what = f"this run has {run.plan.length.steps} steps, the checkpoint is after step {totals.step}"
         raise CheckpointError(Problem("trainer.max_steps", what, "give at least that many"))
     course.progress.resumed_at.append(totals.step)
     engine.pace.factor, engine.pace.until = run.cfg.guard.rollback_lr, course.progress.slow_until
+    told += _moved(run, totals, state["place"]) if problems else []
     engine.rates.start_at(totals.update)
     rng.restore(state["rng"], run.device)
     return told
@@ -95,6 +98,31 @@ def rewind(course: Course, state: dict[str, Any], where: str) -> int:
     progress.owes_evaluation = False
     engine.rates.start_at(course.history.totals.update)
     return int(state["history"]["step"])
+
+
+def _progress(saved: dict[str, Any], where: str) -> Progress:
+    """Raises: CheckpointError for counters that this version does not know."""
+    unknown = sorted(saved.keys() - {f.name for f in fields(Progress)})
+    if unknown:
+        what = f"was saved by a newer version, which counts {', '.join(unknown)}"
+        raise CheckpointError(Problem(where, what, "use that version, or start from its weights: init_from=…"))
+    return Progress(**saved)
+
+
+def _moved(run: Run, totals: Totals, place: dict[str, float] | None) -> Iterator[str]:
+    """What a step means now, where that differs from what it meant when it was saved."""
+    if place is None:
+        return
+    epochs, rate = run.plan.length.epochs_at(totals.step), run.lr(totals.update)
+    if epochs != place["epochs"]:
+        was = f"it was {place['epochs']:.4g}: samples follow from there"
+        yield f"step {totals.step} is after {epochs:.4g} epochs now, {was}"
+    if rate != place["lr"]:
+        length = run.plan.length.steps
+        yield (
+            f"schedule={run.cfg.schedule.name} is bent anew over {length} steps: "
+            f"the rate of the next update is {rate:.4g}, it would have been {place['lr']:.4g}"
+        )
 
 
 def load_weights(run: Run, engine: Engine, state: dict[str, Any], where: str) -> list[str]:

@@ -135,7 +135,7 @@ def as_schema_1(run: Done, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's newest checkpoint as the first schema's code wrote it."""
 
     def older(state: dict[str, Any]) -> dict[str, Any]:
-        state = {k: v for k, v in state.items() if k not in ("trained", "versions")}
+        state = {k: v for k, v in state.items() if k not in ("trained", "versions", "place", "energy")}
         state["buffers"] = {"flat": state["buffers"]["flat"]}
         state["progress"] = {k: v for k, v in state["progress"].items() if k != "parts"}
         return state
