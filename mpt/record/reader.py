@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,17 +56,27 @@ class RunData:
                 return str(document["name"])
         return self.path.name
 
-    @cached_property
+    @property
     def numerics(self) -> Numerics:
         """Statistics of tensors, read when they are first asked for: they may be long."""
-        from mpt.record.numerics import Numerics, numerics_of  # numpy: who asks has it anyway
+        try:
+            stat = (self.path / NUMERICS).stat()
+        except OSError:
+            return _numerics(self.path, 0, 0)
+        return _numerics(self.path, stat.st_size, stat.st_mtime_ns)
 
-        if not (self.path / NUMERICS).exists():
-            return Numerics()
-        flaws: list[str] = []
-        rows, bad = parse_rows(_jsonl(self.path, NUMERICS, flaws))
-        found = numerics_of(rows)
-        return Numerics(found.looks, found.bad + bad + len(flaws))
+
+@lru_cache(maxsize=4)
+def _numerics(path: Path, size: int, modified_ns: int) -> Numerics:
+    """numerics.jsonl as it was then; several parts of a report ask for it."""
+    from mpt.record.numerics import Numerics, numerics_of  # numpy: who asks has it anyway
+
+    if not size:
+        return Numerics()
+    flaws: list[str] = []
+    rows, bad = parse_rows(_jsonl(path, NUMERICS, flaws))
+    found = numerics_of(rows)
+    return Numerics(found.looks, found.bad + bad + len(flaws))
 
 
 def read_run(dir: Path | str) -> RunData:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from mpt.errors import Problem, RecordError
+from mpt.record.folder import EVALS, EVENTS, MARKERS, NUMERICS, STEPS
 from mpt.record.reader import read_run
 from mpt.report.compare.brief import brief_of
 from mpt.report.compare.comparison import Options, compare, read
@@ -24,7 +25,7 @@ ADDRESS = "127.0.0.1"
 """Never another: nobody else is to see the runs."""
 
 ASK_EVERY_MS = 2000
-_FILES = ("steps.jsonl", "events.jsonl", "evals.jsonl", "summary.json", "DONE", "FAILED", "DIVERGED", "INTERRUPTED")
+_FILES = (STEPS, EVENTS, EVALS, NUMERICS, "summary.json", *MARKERS)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,13 @@ from mpt.report.advice.recommend import advise
 from mpt.report.advice.replay import replay
 from mpt.report.advice.survival import TARGETS, Layer, cancels, expected_db, headroom_bits, layers
 from mpt.report.command import advised, report
+from mpt.report.compare.brief import brief_of
+from mpt.report.compare.comparison import Options, compare, read
+from mpt.report.compare.document import to_json
+from mpt.report.compare.sections import sections
+from mpt.report.figure import Drawn
+from mpt.report.figures.exponents import BY_ROLE
+from mpt.report.markdown import to_markdown
 from mpt.report.sections import advice, numerics
 from mpt.report.sections.numerics import noise_scale
 from tests.e2e._run import TINY, Done
@@ -212,3 +219,49 @@ def test_names_of_layers_are_escaped_and_the_document_is_strict(
         text = (folder / name).read_text()
         assert "<b>x" not in text
         assert "\x1b" not in text
+
+
+def drawn_of(folder: Path) -> Drawn:
+    return Drawn(0, 0, "r", "r", brief_of(read_run(folder)))
+
+
+def test_the_heat_map_holds_each_layers_shares_under_the_ranges_of_formats(tmp_path: Path) -> None:
+    x, scale = spread_out(-20, 3), 2.0**5
+    lines = [look(step, {"gradients": {"a.weight": x * scale, "b.weight": torch.zeros(5)}}, scale) for step in STEPS]
+    drawn = drawn_of(looked_at(tmp_path / "r", lines))
+    picture = next(f for f in (h.figure([drawn], 1) for h in BY_ROLE) if f is not None)
+    heat, *ranges = picture.traces
+    assert picture.section == "numerics"
+    assert heat["y"][len(ranges) :] == ["a"], "layers without numbers are left out, formats stand above"
+    shares = dict(zip(heat["x"], heat["customdata"][-1], strict=True))
+    assert sum(v for v in shares.values() if v) == pytest.approx(100, rel=1e-3)
+    want = 100 * float(((x.abs() >= 2.0**-20) & (x.abs() < 2.0**-19)).float().mean())
+    assert shares[-19.5] == pytest.approx(want, rel=1e-4)
+    ends = {r["name"]: r["x"] for r in ranges}
+    assert ends["float16 × 1"] == [-24, -14, 16]
+    assert ends["float16 × 2^5"] == [-29, -19, 11]
+    assert ends["e4m3, alone"] == [-9, -6, 9]
+    assert BY_ROLE[0].figure([drawn, drawn], 1) is None
+
+
+def test_layers_part_where_their_numbers_leave_their_own_spread(tmp_path: Path) -> None:
+    def run(name: str, moved: float) -> Path:
+        steps = range(1, 60, 6)
+        at = {step: spread_out(0, 1, seed=step) for step in steps}
+        lines = [look(s, {"activations": {"a": x, "b": x * 2 ** (moved * (s > 30))}}) for s, x in at.items()]
+        return looked_at(tmp_path / name, lines, "fp32" if name == "base" else "bf16")
+
+    made = compare(*read([run("base", 0.0), run("other", 2.0)]), Options(force=True))
+    (parting,) = (p for p in made.partings if p is not None)
+    assert parting.layers is not None
+    assert [(p.role, p.module, p.step) for p in parting.layers] == [("activations", "b", 31)]
+    assert parting.layers[0].bits == pytest.approx(2, abs=0.01)
+    assert to_json(made)["comparisons"][0]["parts"]["layers"][0]["module"] == "b"
+    text = to_markdown(sections(made))
+    assert "| b | activations | 31 | +2.00 bits |" in text
+
+
+def test_runs_that_were_not_looked_at_part_in_no_layer(tmp_path: Path) -> None:
+    made = compare(*read([write_run(tmp_path / "a", "fp32"), write_run(tmp_path / "b", "bf16")]), Options(force=True))
+    (parting,) = (p for p in made.partings if p is not None)
+    assert parting.layers is None

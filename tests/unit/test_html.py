@@ -19,6 +19,7 @@ from mpt.report.command import html_of
 from mpt.report.compare.comparison import Options, compare, read
 from mpt.report.page import to_html
 from mpt.report.pages import comparison_page
+from tests.unit._numerics_kit import look, looked_at, spread_out
 from tests.unit._runs_kit import write_run
 
 CHROMIUM = next(
@@ -204,6 +205,20 @@ def test_plots_react_to_hover_zoom_and_switches(opened: Any, tmp_path: Path) -> 
     assert page.evaluate("document.querySelector('#figure-loss .plot').layout.yaxis.type") == "log"
     page.click("#theme")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_exponents_of_layers_are_drawn_with_the_ranges_of_formats(width: int, opened: Any, tmp_path: Path) -> None:
+    tensors = {"gradients": {f"layer{i}.weight": spread_out(-25 - i, 3, n=500) for i in range(4)}}
+    folder = looked_at(tmp_path / "run", [look(step, tensors) for step in (1, 30)])
+    (tmp_path / "report.html").write_text(html_of(read_run(folder)), encoding="utf-8")
+    page = opened(tmp_path / "report.html", width)
+    page.wait_for_selector("#figure-exponents_gradients .heatmaplayer image")
+    shown = page.text_content("#figure-exponents_gradients .ytick >> nth=0")
+    assert shown.startswith("float16 ×")
+    assert page.evaluate("document.querySelectorAll('#figure-exponents_gradients .ytick').length") == 8
+    assert page.evaluate("document.querySelectorAll('#figure-exponents_gradients .shapelayer path').length") == 2
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_page_can_be_printed(opened: Any, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpt.formats.table import NumberFormat, format_of
-from mpt.record.numerics import GRADIENTS, OUTPUT_GRADIENTS, SCALED, Look, module_of
+from mpt.record.numerics import GRADIENTS, OUTPUT_GRADIENTS, SCALED, Look, Numerics, module_of
 from mpt.record.reader import RunData
 from mpt.report.advice.survival import vanished
 from mpt.report.section import get
@@ -73,10 +73,26 @@ def history(run: RunData, spec: str = "float16") -> History | None:
     largest = _between(where, seen, norm)
     own = get(run.config, "precision", "compute") == row.name
     limit = _limits(run, largest, row, own)
-    names = list(dict.fromkeys(module_of(role, n) for look in looks for role in SCALED for n in look.of(role)))
+    names = _modules(looks)
     told = tuple(_seen(at[look.step], look, names, row if own else None) for look in looks)
     layers = _layers(looks, names, where, seen, len(steps))
     return History(row, largest, limit, layers, tuple(s for s in told if s.whole.some), own)
+
+
+def of_looks(numerics: Numerics, spec: str = "float16") -> History | None:
+    """The looks alone as a history, for what needs no other step; None where none has finite gradients."""
+    row = format_of(spec)
+    looks = [look for look in numerics.looks if _largest(look) is not None]
+    if not looks:
+        return None
+    largest, names = np.asarray([_largest(look) for look in looks]), _modules(looks)
+    told = tuple(seen for i, look in enumerate(looks) if (seen := _seen(i, look, names, None)).whole.some)
+    layers = _layers(looks, names, np.arange(float(len(looks))), largest, len(looks))
+    return History(row, largest, overflow_log2(row) - largest, layers, told, False)
+
+
+def _modules(looks: Sequence[Look]) -> list[str]:
+    return list(dict.fromkeys(module_of(role, n) for look in looks for role in SCALED for n in look.of(role)))
 
 
 def _seen(index: int, look: Look, names: Sequence[str], computed: NumberFormat | None) -> Seen:

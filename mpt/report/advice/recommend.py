@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mpt.report.advice.history import History
+from mpt.record.numerics import Numerics
+from mpt.report.advice.history import History, of_looks
 from mpt.report.advice.presets import Constants, presets
 from mpt.report.advice.replay import Outcome, replay
 from mpt.report.advice.words import share
@@ -108,6 +109,15 @@ def _chosen(past: History, outcomes: Sequence[Outcome], best: Outcome, tuned: Ou
             f"{alone}, and under one scale for all it {losses(best)}; a scale for each layer {losses(layered)}",
         )
     return None, f"{alone}, and at its best scale it still {losses(best)}: use bf16, which has the range of float32"
+
+
+def judged_scale(numerics: Numerics) -> float:
+    """The loss scale under which float16 is judged: the run's last, else the best where 1 loses some gradients."""
+    last = numerics.looks[-1].scale
+    past = of_looks(numerics) if last == 1 else None
+    if past is None or replay("none", presets()["none"], past).cost <= GOOD:
+        return last
+    return best_static(past).last
 
 
 def losses(outcome: Outcome) -> str:

@@ -59,7 +59,9 @@
       margin: { l: 8, r: 12, t: 10, b: 8 }, dragmode: coarse ? false : "zoom",
       legend: narrow ? { orientation: "h", y: -0.15, yanchor: "top", x: 0 } : { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       modebar: { color: css("--soft"), activecolor: css("--ink"), bgcolor: "rgba(0,0,0,0)" },
-      shapes: (own.shapes || []).map((s) => ({ ...s, fillcolor: css("--band"), line: { width: 0 }, layer: "below" })),
+      shapes: (own.shapes || []).map((s) => s.name === "limit"
+        ? { ...s, line: { color: css("--ink"), width: 1.5, dash: "dash" } }
+        : { ...s, fillcolor: css("--band"), line: { width: 0 }, layer: "below" }),
       uirevision: logs.has(figure.key) ? "log" : "linear",
     };
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from mpt.report.compare.comparison import Comparison
@@ -67,7 +68,12 @@ def _judged(made: Comparison, i: int) -> dict[str, Any]:
         "memory_ratio": _ratio(judged.memory),
         "parts": None
         if parting is None
-        else {"first_other_number": parting.first_bit, "leaves_noise_band": parting.first_step, "band": parting.noise},
+        else {
+            "first_other_number": parting.first_bit,
+            "leaves_noise_band": parting.first_step,
+            "band": parting.noise,
+            "layers": None if parting.layers is None else [asdict(layer) for layer in parting.layers],
+        },
     }
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mpt.report.compare.brief import Brief
 from mpt.report.compare.configs import Config
+from mpt.report.compare.layers import LayerParting, layers_apart
 from mpt.report.curves import Array
 
 _BINS = 200
@@ -22,11 +23,13 @@ _STAYS = 3
 @dataclass(frozen=True)
 class Parting:
     """`first_bit`: first step whose losses are not the same number, over all seeds (None: never).
-    `first_step`: first step of the first stretch outside the noise band (None: never), `noise`: what the band is."""
+    `first_step`: first step of the first stretch outside the noise band (None: never), `noise`: what the band is.
+    `layers`: those whose numbers part (None: the tensors of both were not looked at)."""
 
     first_bit: int | None
     first_step: int | None
     noise: str
+    layers: tuple[LayerParting, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def part(candidate: Config, baseline: Config) -> Parting | None:
     outside = ~(np.abs((here - there).mean(axis=0)) <= band)  # a NaN on one side is outside
     at = _stretch(outside)
     first = None if at is None else int(pairs[0][1].at[edges[at]])
-    return Parting(min(bits) if bits else None, first, noise)
+    layers = layers_apart([(a.data.numerics, b.data.numerics) for a, b in pairs])
+    return Parting(min(bits) if bits else None, first, noise, layers)
 
 
 def common_loss(configs: Sequence[Config]) -> list[Reached]:

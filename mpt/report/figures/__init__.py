@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from mpt.report.figure import Drawn, Figure
-from mpt.report.figures import formats, grad_norm, loss, lr, memory, quality, scale, throughput
+from mpt.report.figures import exponents, formats, grad_norm, loss, lr, memory, quality, scale, throughput
 
-FIGURES = (loss, quality, scale, lr, grad_norm, throughput, memory, formats)
+
+class Picture(Protocol):
+    """What draws: a module of this folder, or one of several in a module."""
+
+    def figure(self, runs: Sequence[Drawn], buckets: int) -> Figure | None: ...
+
+
+FIGURES: tuple[Picture, ...] = (loss, quality, scale, lr, grad_norm, throughput, memory, formats, *exponents.BY_ROLE)
 
 _POINTS = 150_000
 """Points on one page, about 2 MB: more runs are drawn with fewer points each."""

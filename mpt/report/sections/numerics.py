@@ -9,10 +9,7 @@ from typing import Any
 from mpt.formats.table import format_of
 from mpt.record.numerics import Noise
 from mpt.record.reader import RunData
-from mpt.report.advice.history import history
-from mpt.report.advice.presets import presets
-from mpt.report.advice.recommend import GOOD, best_static
-from mpt.report.advice.replay import replay
+from mpt.report.advice.recommend import judged_scale
 from mpt.report.advice.survival import (
     LEAST_DB,
     LOST,
@@ -40,7 +37,7 @@ def section(run: RunData) -> Section | None:
     found = layers(run.numerics, format_of(_FP16.backward) if computed == _FP16.backward else None)
     if not found:
         return None
-    scale = _scale_for(run)
+    scale = judged_scale(run.numerics)
     notes = [*_answers(found, scale), *_limits(found)]
     if run.numerics.bad:
         notes.append(("careful", f"numerics.jsonl: {run.numerics.bad} lines could not be read"))
@@ -56,15 +53,6 @@ def section(run: RunData) -> Section | None:
             "layers": [_document(layer, scale) for layer in found],
         },
     )
-
-
-def _scale_for(run: RunData) -> float:
-    """The loss scale under which float16 is judged: the run's last, else the best for its gradients."""
-    last = run.numerics.looks[-1].scale
-    past = history(run) if last == 1 else None
-    if past is None or replay("none", presets()["none"], past).cost <= GOOD:
-        return last
-    return best_static(past).last
 
 
 def noise_scale(seen: Sequence[Noise]) -> float | None:
