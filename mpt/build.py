@@ -84,6 +84,11 @@ def build(cfg: RunConfig) -> Run:
     return Run(**vars(parts), plan=plan, data=data)
 
 
+def source_of(cfg: RunConfig) -> DataSource:
+    """The data, on the CPU."""
+    return _data(cfg, torch.device("cpu"))
+
+
 def model_of(cfg: RunConfig, plan: Plan) -> nn.Module:
     """The plan's model on the CPU (or on nothing, under FakeTensorMode), before any policy."""
     return _model(cfg, plan.data)

@@ -94,7 +94,7 @@ class Plan:
         return {
             "schema": "mpt.plan/1",
             **asdict(self),
-            "predicted": {"peak_bytes": None, "peak_bytes_reason": "this version makes no predictions"},
+            "predicted": {"peak_bytes": None, "peak_bytes_reason": "`mpt plan` predicts"},
         }
 
     def lines(self) -> list[str]:

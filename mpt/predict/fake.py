@@ -70,11 +70,11 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         micro=micro,
         ops=tuple(tracker.ops),
         storages=tracker.storages(),
-        events=tuple(tracker.events),
+        events=tracker.order(),
         forward_end=tracker.forward_end,
         lasting=lasting,
         weights=weights,
-        signatures=tuple(tracker.signatures),
+        calls=tuple(tracker.calls),
         uncounted=frozenset(tracker.uncounted),
     )
 

@@ -62,5 +62,6 @@ class Trace:
     lasting: dict[str, int]
     weights: dict[str, int] = field(default_factory=dict)
     """Bytes of weights, masters, gradients and optimizer state of each module."""
-    signatures: tuple[Any, ...] = ()
+    calls: tuple[Any, ...] = ()
+    """By signature: the op and what its operands were."""
     uncounted: frozenset[str] = frozenset()

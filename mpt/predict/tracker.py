@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from mpt.errors import ModelError, Problem
 from mpt.precision.emulate import VECTORS, Emulation
@@ -25,6 +25,22 @@ _OVERWRITES = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_
 _READ = torch.ops.aten._local_scalar_dense.default
 
 
+class TensorSpec(NamedTuple):
+    """A tensor that was an operand."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Call(NamedTuple):
+    """An op with operands of that kind: `leaves` of its arguments, tensors by their TensorSpec, laid out as `spec`."""
+
+    func: Any
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+
+
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Entered above FakeTensorMode. Reads of the device outside the model answer 0; inside they end the trace.
 
@@ -35,7 +51,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.events: list[int] = []
-        self.signatures: dict[Any, int] = {}
+        self.calls: list[Call] = []
         self.uncounted: set[str] = set()
         self.phase: Phase | None = None
         self.micro = 0
@@ -44,6 +60,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: list[tuple[int, str, Phase]] = []
         self._gradients: set[int] = set()
         self._index: dict[int, int] = {}
+        self._signatures: dict[Any, int] = {}
         self._owners, self._labels = Owners(), Labels()
         self._names = {module: name for name, module in model.named_modules()}
         self._hooks: list[Any] = []
@@ -96,6 +113,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def storages(self) -> tuple[Storage, ...]:
         """All that came to be, in order."""
         return tuple(Storage(*made, index in self._gradients) for index, made in enumerate(self._storages))
+
+    def order(self) -> tuple[int, ...]:
+        """The events; storages that went together are in the order of their making, as autocast's cache has none."""
+        found: list[int] = []
+        gone: list[int] = []
+        for at, event in enumerate(self.events):
+            if gone and (event >= 0 or at == self.forward_end):
+                found += sorted(gone, reverse=True)
+                gone = []
+            (found if event >= 0 else gone).append(event)
+        return (*found, *sorted(gone, reverse=True))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -180,8 +208,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _signature(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         leaves, spec = tree_flatten((args, kwargs))
-        key = (func, str(spec), tuple(_plain(leaf) for leaf in leaves))
-        return self.signatures.setdefault(key, len(self.signatures))
+        plain = tuple(_plain(leaf) for leaf in leaves)
+        index = self._signatures.setdefault((func, str(spec), plain), len(self.calls))
+        if index == len(self.calls):
+            self.calls.append(Call(func, plain, spec))
+        return index
 
 
 class ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -203,14 +234,10 @@ class Untraceable(ModelError):
     """A step that can't be followed on tensors that hold nothing."""
 
 
-class TensorSpec(tuple[Any, ...]):
-    """Shape, strides and dtype of a tensor that was an operand."""
-
-
 def _plain(leaf: Any) -> Any:
     """A leaf as something that can be compared and kept."""
     if isinstance(leaf, Tensor):
-        return TensorSpec((tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype))
+        return TensorSpec(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype)
     try:
         hash(leaf)
     except TypeError:

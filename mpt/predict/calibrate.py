@@ -1,0 +1,177 @@
+"""About one second of measuring on the present device: what products, copies and calls cost, and this step's ops."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_unflatten
+
+from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
+from mpt.predict.trace import Trace
+from mpt.predict.tracker import Call, TensorSpec
+from mpt.telemetry.matmul import ceiling_tflops
+from mpt.types import DeviceFacts, Unmeasured
+from mpt.usercode import FAULTS
+
+BUDGET_S = 1.0
+_COPY_BYTES = 32 * 2**20
+_CHAIN = 64
+_RATES_SHARE = 0.25
+"""Of the budget, for rates; the rest is for the step's own ops, those that seem longest first."""
+_REPEATS = 5
+_BETWEEN_BYTES = 8 * 2**20
+"""Written before each timed call: in a step, an op finds in the caches what those before it left there."""
+_LONG_S = 0.02
+"""Ops that take longer are timed once."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Rates of the present device, seconds of ops by signature, and of what the host does around each op.
+
+    `covered` is the share of the step's time that was measured op by op.
+    """
+
+    rates: Rates
+    measured: dict[int, float]
+    overhead_s: float
+    covered: float
+    spent_s: float
+
+
+def calibrate(trace: Trace, facts: DeviceFacts, accumulate: int, budget_s: float = BUDGET_S) -> Calibration:
+    """Measures for about `budget_s`, under the switches that are set now; the last op begun may end after it."""
+    start = time.perf_counter()
+    device = torch.device(facts.type, facts.index) if facts.type == "cuda" else torch.device(facts.type)
+    forms = sorted({op.form for op in trace.ops if op.executed})
+    each_s = budget_s * _RATES_SHARE / (len(forms) + 1)
+    found = {form: ceiling_tflops(form, facts, each_s) for form in forms}
+    flops = {form: 1e12 * rate for form, rate in found.items() if rate is not None}
+    launch_s, overhead_s = _per_call(device)
+    rates = Rates(flops, _bandwidth(device), launch_s)
+    measured: dict[int, float] = {}
+    wanted = _by_weight(trace, rates, accumulate)
+    total = sum(weight for _, weight in wanted) or 1.0
+    covered = 0.0
+    for signature, weight in wanted:
+        if time.perf_counter() - start > budget_s:
+            break
+        seconds = _timed(trace.calls[signature], device)
+        if seconds is not None:
+            measured[signature] = seconds
+            covered += weight
+    _extend(trace, rates, measured)
+    return Calibration(rates, measured, overhead_s, covered / total, time.perf_counter() - start)
+
+
+def _by_weight(trace: Trace, rates: Rates, accumulate: int) -> list[tuple[int, float]]:
+    """Signatures with the seconds that they seem to take in a step, the longest first."""
+    weights: Counter[int] = Counter()
+    for op in trace.ops:
+        if not op.kernel:
+            continue
+        weights[op.signature] += reckon(op, rates) * times_of(op, accumulate)  # type: ignore[assignment]
+    return [(signature, float(weight)) for signature, weight in weights.most_common()]
+
+
+def _extend(trace: Trace, rates: Rates, measured: dict[int, float]) -> None:
+    """Ops that there was no time for take as much longer than reckoned as those of their name that were timed."""
+    reckoned: dict[int, float] = {}
+    names: dict[int, str] = {}
+    for op in trace.ops:
+        if op.kernel:
+            reckoned[op.signature], names[op.signature] = reckon(op, rates), op.name
+    done: Counter[str] = Counter()
+    ideal: Counter[str] = Counter()
+    for signature, seconds in measured.items():
+        for name in (names[signature], ""):
+            done[name] += seconds  # type: ignore[assignment]
+            ideal[name] += reckoned[signature]  # type: ignore[assignment]
+    for signature, seconds in reckoned.items():
+        name = names[signature] if ideal[names[signature]] else ""
+        if signature not in measured and ideal[name]:
+            measured[signature] = seconds * done[name] / ideal[name]
+
+
+def _timed(call: Call, device: torch.device) -> float | None:
+    """Seconds of one call on operands of that kind; None where it can't be made again."""
+    try:
+        with torch.no_grad():
+            args, kwargs = tree_unflatten([_real(leaf, device) for leaf in call.leaves], call.spec)
+            first_s = _median_s(lambda: call.func(*args, **kwargs), device, 1)
+            return _median_s(lambda: call.func(*args, **kwargs), device, _REPEATS if first_s < _LONG_S else 1)
+    except FAULTS:
+        return None
+
+
+def _real(leaf: Any, device: torch.device) -> Any:
+    """A tensor of that kind with numbers in it."""
+    if not isinstance(leaf, TensorSpec):
+        return leaf
+    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=device)
+    return tensor.fill_(0.5) if tensor.dtype.is_floating_point else tensor.fill_(1)
+
+
+def _per_call(device: torch.device) -> tuple[float, float]:
+    """Seconds of an op on almost nothing, and what autograd and Python add to one in a forward and backward."""
+    x = torch.ones(8, device=device, requires_grad=True)
+    raw = torch.ones(8, device=device)
+
+    def bare() -> Tensor:
+        y = raw
+        for _ in range(_CHAIN):
+            y = torch.ops.aten.mul.Tensor(y, raw)
+        return y
+
+    def graph() -> None:
+        y = x
+        for _ in range(_CHAIN):
+            y = y * raw
+        y.sum().backward()  # type: ignore[no-untyped-call]
+
+    with torch.no_grad():
+        bare()
+        launch_s = _median_s(bare, device, 7) / _CHAIN
+    graph()
+    both_s = _median_s(graph, device, 7) / (2 * _CHAIN)
+    return launch_s, max(0.0, both_s - launch_s)
+
+
+def _bandwidth(device: torch.device) -> float:
+    """Bytes read and written each second by a copy that no cache holds."""
+    source = torch.ones(_COPY_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return 2 * _COPY_BYTES / _median_s(lambda: target.copy_(source), device, 5)
+
+
+def _median_s(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    spent = []
+    others = torch.zeros(_BETWEEN_BYTES // 4, device=device)
+    for _ in range(repeats):
+        others.add_(1)
+        _wait(device)
+        start = time.perf_counter()
+        run()
+        _wait(device)
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def calibrated(trace: Trace, found: Calibration, accumulate: int) -> Time | Unmeasured:
+    """The step's time on the device that was measured."""
+    return roofline(trace, found.rates, accumulate, found.measured, found.overhead_s)

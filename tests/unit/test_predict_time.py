@@ -1,0 +1,223 @@
+"""Predicted time: the roofline against hand-worked ops, FLOPs against torch's counter, and what `mpt plan` tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from mpt.build import build, make_plan
+from mpt.cli import main
+from mpt.config.compose import compose
+from mpt.config.gpus import GPUS
+from mpt.predict.calibrate import calibrate, calibrated
+from mpt.predict.fake import trace
+from mpt.predict.prediction import keeping
+from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, roofline
+from mpt.predict.trace import Op, Trace
+from mpt.types import Unmeasured
+
+RATES = Rates({"bfloat16": 1e12, "float32": 1e11}, bandwidth=1e9, launch_s=1e-6)
+
+
+def op(**given: Any) -> Op:
+    plain: dict[str, Any] = dict(
+        name="mm", module="a", phase="forward", flops=0, executed=0, form="", bytes_read=0, bytes_written=0,
+        kernel=True, tensors=2, signature=0, micro=0,
+    )  # fmt: skip
+    return Op(**{**plain, **given})
+
+
+def of(*ops: Op) -> Trace:
+    return Trace(1, 1, ops, (), (), 0, {})
+
+
+def seconds(*ops: Op, accumulate: int = 1, **more: Any) -> Time:
+    found = roofline(of(*ops), RATES, accumulate, **more)
+    assert isinstance(found, Time)
+    return found
+
+
+def test_an_op_takes_its_arithmetic_or_its_bytes_and_a_launch() -> None:
+    product = op(flops=10**9, executed=10**9, form="bfloat16", bytes_read=10)
+    assert seconds(product).total_s == pytest.approx(1e-3 + 1e-6)
+    assert seconds(product).bounds["arithmetic"] == seconds(product).total_s
+    copy = op(name="copy_", bytes_read=10**6, bytes_written=10**6)
+    assert seconds(copy).total_s == pytest.approx(2e-3 + 1e-6)
+    assert seconds(copy).modules["a"].bound == "bandwidth"
+    assert seconds(op(bytes_read=8)).bounds["launch"] == pytest.approx(1e-6 + 8e-9)
+    assert seconds(op(kernel=False)).total_s == 0
+
+
+def test_a_fused_optimizer_of_many_tensors_takes_several_launches() -> None:
+    assert seconds(op(phase="update", tensors=301)).total_s == pytest.approx(11e-6)
+
+
+def test_the_second_micro_batch_stands_for_all_that_follow() -> None:
+    ops = (op(), op(micro=1), op(phase="update", micro=1))
+    assert seconds(*ops, accumulate=2).launches == 3
+    assert seconds(*ops, accumulate=8).launches == 1 + 7 + 1
+
+
+def test_what_was_measured_stands_for_what_is_reckoned() -> None:
+    assert seconds(op(signature=3), op(), measured={3: 0.5}).total_s == pytest.approx(0.5 + 1e-6)
+
+
+def test_a_format_without_a_rate_has_no_time() -> None:
+    found = roofline(of(op(flops=2, executed=2, form="nvfp4")), RATES, 1)
+    assert found == Unmeasured("no rate of products in nvfp4 is known")
+
+
+@pytest.mark.parametrize(("name", "share"), [("a100", 0.87), ("v100", 0.87), ("h100", 0.80), ("b200", 0.78)])
+def test_gpus_attain_a_share_of_their_dense_peak(name: str, share: float) -> None:
+    rates = gpu_rates(GPUS[name])
+    assert rates.rate("float16") == pytest.approx(GPUS[name].float16 * share * 1e12)
+    assert rates.bandwidth == pytest.approx(GPUS[name].bandwidth_tb_s * 0.92e12)
+    assert gpu_rates(GPUS["v100"]).rate("bfloat16") is None
+
+
+def test_tf32_and_low_bits_change_products_only() -> None:
+    made = of(op(flops=8, executed=8, form="float32"), op(name="add"))
+    assert [o.form for o in as_tfloat32(made).ops] == ["tfloat32", ""]
+    half = of(op(flops=8, executed=8, form="bfloat16", bytes_read=100), op(name="add", bytes_read=100), op(module="b"))
+    low = lowered(half, {"a": "float8_e4m3fn"})
+    assert [(o.form, o.bytes_read) for o in low.ops] == [("float8_e4m3fn", 200), ("", 100), ("", 0)]
+
+
+GPT = (
+    *("model=gpt", "model.layers=1", "model.width=32", "data=shakespeare", "data.batch_size=4", "data.limit=32"),
+    "device=cpu",
+)
+
+
+@pytest.mark.parametrize("words", [["model=resnet18", "data=synthetic_images", "data.n=2", "data.image_size=32",
+                                    "data.batch_size=2", "device=cpu"], ["device=cpu"]])  # fmt: skip
+def test_a_traced_step_has_the_flops_of_a_real_one(words: list[str]) -> None:
+    cfg = compose(words)
+    traced = trace(cfg, make_plan(cfg))
+    run = build(cfg)
+    batch = next(run.data.train(start=0))
+    with FlopCounterMode(display=False) as counter:
+        run.task.loss_sum(run.model(batch.inputs), batch).backward()
+    assert sum(o.flops for o in traced.ops) == counter.get_total_flops()
+
+
+def test_attention_is_in_a_traced_step() -> None:
+    cfg = compose([*GPT])
+    traced = trace(cfg, make_plan(cfg))
+    # heads 4, length 64, width of a head 8, batch 4: scores and mixture, forward and twice backward; causal runs half
+    whole = 2 * (2 * 4 * 4 * 64 * 64 * 8) * 3
+    attention = [o for o in traced.ops if "attention" in o.name]
+    assert sum(o.flops for o in attention) == whole
+    assert sum(o.executed for o in attention) == whole * (2 + 5) // 12
+    assert {o.module for o in attention} == {"blocks.0.attention"}
+
+
+def test_a_calibration_measures_the_steps_own_ops_on_this_device() -> None:
+    cfg = compose([*GPT, "precision=bf16"])
+    plan = make_plan(cfg)
+    traced = trace(cfg, plan)
+    found = calibrate(traced, plan.device, 1, budget_s=0.2)
+    kernels = {o.signature for o in traced.ops if o.kernel}
+    assert kernels <= found.measured.keys()  # those without time left are reckoned from the others
+    assert 0 < found.covered <= 1
+    assert set(found.rates.flops) == {"bfloat16"}
+    told = calibrated(traced, found, 1)
+    assert isinstance(told, Time)
+    assert told.total_s > sum(found.measured[o.signature] for o in traced.ops if o.kernel) * 0.999
+    cut = replace(traced, ops=traced.ops[:1])
+    assert isinstance(calibrated(cut, found, 1), Time)
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "largest", "kept"),
+    [(64, 1, 22, (16, 4)), (64, 2, 64, (64, 2)), (7, 1, 5, (5, 2)), (8, 1, 1, (1, 8)), (100, 1, 60, (50, 2))],
+)
+def test_the_batch_of_an_update_is_kept_in_smaller_parts(
+    batch: int, accumulate: int, largest: int, kept: tuple[int, int]
+) -> None:
+    assert keeping(batch, accumulate, largest) == kept
+    assert kept[0] <= largest
+    assert kept[0] * kept[1] >= batch * accumulate
+
+
+def output(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(["plan", *args]) == 0
+    return re.sub(r"\s+", " ", capsys.readouterr().out)
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    assert main(["plan", *args, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_plan_for_an_absent_gpu_tells_memory_time_energy_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(capsys, *GPT[:-1], "device=h100-nvl", "precision=bf16", "--price", "3600")["predicted"]
+    assert found["peak_bytes"] == sum(found["parts_bytes"].values())
+    assert found["largest_batch"] > 1000
+    assert found["step_s"] == pytest.approx(sum(found["bounds_s"].values()))
+    assert found["cost"] == pytest.approx(found["run_s"])
+    assert found["energy_j"] == pytest.approx(400 * found["run_s"])
+    assert found["speedup_over_fp32"] > 0
+    assert found["speedup_over_tf32"] > 0
+    assert found["modules"]["head"]["bound"] in ("arithmetic", "bandwidth", "launch")
+
+
+def test_emulated_formats_have_memory_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(capsys, *GPT, "precision=mxfp8")["predicted"]
+    assert found["peak_bytes"] > 0
+    assert found["step_s"] is None
+    assert "no speed is claimed" in found["step_s_reason"]
+
+
+def test_precisions_stand_side_by_side_and_one_page_has_it_all(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "plan.html"
+    words = ("model=mlp", "model.width=512", "data.batch_size=8", "device=a100", "precision=fp32,bf16,tf32")
+    shown = output(capsys, *words, "--html", str(page))
+    assert "fp32 native" in shown
+    assert "tf32 native" in shown
+    assert "bf16 takes" in shown  # half copies of large weights, and activations of eight samples
+    assert "copies of the weights in half" in page.read_text()
+
+
+def test_one_sample_that_does_not_fit_is_told_by_how_much_and_what_would(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.62))
+    shown = output(capsys, "model=mlp", "model.width=900", "device=a100", "precision=fp32")
+    assert re.search(r"a batch of one does not fit: [\d.]+ MB too much", shown)
+    assert "would fit: precision=bf16_true" in shown
+
+
+def test_a_micro_batch_that_does_not_fit_is_split(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GPUS, "t4", replace(GPUS["t4"], memory_gb=0.612))
+    shown = output(capsys, "device=t4", "data.batch_size=64")
+    assert re.search(r"a micro-batch of 64 does not fit: data.batch_size=\d+ trainer.accumulate=\d+ keeps", shown)
+
+
+def test_layers_that_stay_high_are_told_with_their_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output(capsys, "device=b200", "precision=fp8", "precision.min_weights=0")
+    assert re.search(r"14: 10 outputs are no multiple of 16.*it stays in bfloat16", shown)
+
+
+def test_streamed_data_are_timed_and_told_where_they_bind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from PIL import Image
+
+    for split in ("train", "val"):
+        for label in ("a", "b"):
+            (tmp_path / split / label).mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (64, 64), (i, 2, 3)).save(tmp_path / split / label / f"{i}.png")
+    words = ("data=image_folder", f"data.root={tmp_path}", "data.batch_size=8", "model=mlp", "model.width=8")
+    shown = output(capsys, *words, "device=h100", "data.image_size=32")
+    assert re.search(r"loader-bound at \d+% of the step: data.workers=\d+", shown)
