@@ -87,7 +87,7 @@ class FormatSupport:
 class ModuleRow:
     """What one module will compute in (plan), by role, and why.
 
-    `kind` is gemm, norm, embedding, composite or other; a `follows` format means that of its input.
+    `kind` is gemm, attention, norm, embedding, composite or other; a `follows` format means that of its input.
     """
 
     name: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mpt.config._update import rounds_stochastically
 from mpt.config.schema import LayerRule, RunConfig
 from mpt.errors import PrecisionError, Problem
+from mpt.formats.attention import attention_of
 from mpt.formats.operand import gemms_of
 from mpt.formats.table import COMPUTE
 
@@ -44,6 +45,25 @@ def low_bit_layers(cfg: RunConfig) -> Iterator[Problem]:
             yield Problem(f"{where}.format", what, f"want {cfg.precision.compute}, which their results have")
 
 
+def low_bit_attention(cfg: RunConfig) -> Iterator[Problem]:
+    """Operands that there are, over a half policy; a rule that has them computes in its format."""
+    p = cfg.precision
+    asked = [("precision.attention", p.options.get("attention"))]
+    asked += [(f"precision.layers[{i}].attention", rule.attention) for i, rule in enumerate(p.layers)]
+    for where, given in asked:
+        try:
+            found = attention_of(given, where)
+        except PrecisionError as error:
+            yield from error.problems
+            continue
+        if found is not None and p.compute not in _HALF:
+            what = f"got {found.label} with precision.compute={p.compute}"
+            yield Problem(where, what, "low-bit products stand in a half policy, such as precision=bf16")
+    for i, rule in enumerate(p.layers):
+        if rule.attention and rule.format == "float32":
+            yield Problem(f"precision.layers[{i}].format", "got `float32` beside attention", f"want {p.compute}")
+
+
 def _counts(rule: LayerRule, where: str) -> Iterator[Problem]:
     for key in ("first", "last", "below"):
         value = getattr(rule, key)
@@ -58,4 +78,4 @@ def _products(given: object, where: str) -> Iterator[Problem]:
         yield from error.problems
 
 
-LOW_BIT = (low_bit_products, low_bit_layers)
+LOW_BIT = (low_bit_products, low_bit_layers, low_bit_attention)

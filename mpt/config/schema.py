@@ -72,6 +72,8 @@ class LayerRule:
     """Only modules with fewer weights than this; ≥ 1."""
     gemms: dict[str, Any] | None = None
     """Products of its own, written as `precision.gemms` is; `format` is the policy's compute format then."""
+    attention: dict[str, Any] | None = None
+    """Operands of attention in the modules that attend: query, key, probability, value, as `e4m3/tensor`."""
 
 
 @dataclass

@@ -109,7 +109,8 @@ def _long(name: str, text: str, where: str) -> str:
         return format_of(name).short
     except PrecisionError as error:
         problem = error.problems[0]
-        raise PrecisionError(Problem(where, f"got `{text}`: {problem.what}", problem.hint)) from None
+        what = problem.what.replace(f"got `{name}`", f"no format `{name}`")
+        raise PrecisionError(Problem(where, f"got `{text}`: {what}", problem.hint)) from None
 
 
 def _checked(op: Operand, text: str, where: str) -> Operand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mpt.precision.capability import Mechanism
+from mpt.precision.low.attending import attending
 from mpt.precision.low.eligible import lowered
 from mpt.precision.low.ways import ways
 from mpt.precision.roles import (
@@ -47,7 +48,7 @@ def assign(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> tupl
     Raises: PrecisionError for a rule that matches nothing.
     """
     planned = _Planned(model, cfg, mechanism)
-    return tuple(planned.row(name, module) for name, module in computing(model))
+    return tuple(planned.row(name, module) for name, module in computing(model, planned.attending))
 
 
 def settled(mechanism: Mechanism, rows: tuple[ModuleRow, ...]) -> Mechanism:
@@ -59,11 +60,11 @@ def settled(mechanism: Mechanism, rows: tuple[ModuleRow, ...]) -> Mechanism:
     return replace(mechanism, low_how="emulated", low_reason=reason)
 
 
-def computing(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that get a row, in the order of `named_modules`."""
+def computing(model: nn.Module, besides: Collection[str] = ()) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that get a row, those named `besides` too, in the order of `named_modules`."""
     for name, module in running_modules(model):
         leaf = not any(True for _ in module.children()) and not isinstance(module, _CONTAINERS)
-        if leaf or any(True for _ in own_parameters(module)):
+        if leaf or name in besides or any(True for _ in own_parameters(module)):
             yield name, module
 
 
@@ -87,11 +88,12 @@ class _Planned:
         kept = {name for name, now in changes_of_format(model, cfg).items() if now == "float32"}
         self._float32 = kept_parameters(model, kept)
         self._low = lowered(model, cfg)
+        self.attending = attending(model, cfg)
         self._ways = ways(model, self._low.gemms, cfg, mechanism)
         self._counted: dict[int, str] = {}
 
     def row(self, name: str, module: nn.Module) -> ModuleRow:
-        kind = kind_of(module)
+        kind = "attention" if name in self.attending else kind_of(module)
         count, tied = self._count(name, module)
         compute, how, reason = self._compute(name, module, kind)
         if tied:
@@ -103,6 +105,9 @@ class _Planned:
         rule = self._rules.get(name)
         if self._inside[name] == "float32" and self._cfg.compute != "float32":
             return "float32", "native", f"kept float32 by the rule `{_told(rule)}`"
+        if name in self.attending:
+            label = self.attending[name].label
+            return label, "emulated", f"attends with operands {label}, sums and softmax float32, straight-through"
         if name in self._low.gemms:
             return self._low_bit(name)
         if kind == "gemm" and name in self._low.kept:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from mpt.formats.attention import Attention
 from mpt.formats.operand import SAME, Gemms, Product
 from mpt.precision.assignment import computing
 from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
+from mpt.precision.low.attending import attending
 from mpt.precision.low.eligible import lowered
 from mpt.precision.observe import Observer, Seen
 from mpt.precision.owners import PHASES, Phase
@@ -37,6 +39,7 @@ class Auditor:
         self._rows = {row.name: row for row in rows}
         self._inside = formats_inside(model, cfg)
         self._low = lowered(model, cfg).gemms
+        self._attending = attending(model, cfg)
         self._mechanism = mechanism
         self._observer = Observer(model)
         self._stack = ExitStack()
@@ -72,7 +75,7 @@ class Auditor:
     def result(self) -> Audit:
         """Planned against observed, a row for each planned module and for others that were seen multiplying."""
         seen = self._observer.seen
-        rows = [self._judge(name, module, seen[name]) for name, module in computing(self._model)]
+        rows = [self._judge(name, module, seen[name]) for name, module in computing(self._model, self._attending)]
         listed = {row.name for row in rows}
         others = [name for name, s in seen.items() if s.multiplied() and name not in listed]
         rows += [self._judge(name, self._model.get_submodule(name), seen[name]) for name in others]
@@ -85,9 +88,13 @@ class Auditor:
         row = self._rows.get(name)
         planned = self._inside[name]
         gemms = self._low.get(name)
-        wrong = _wrong_gemms(planned, seen) if gemms is None else _wrong_low(gemms, planned, seen)
-        if gemms is not None:
-            planned = gemms.label
+        attention = self._attending.get(name)
+        if attention is not None:
+            wrong, planned = _wrong_attention(attention, planned, seen), attention.label
+        elif gemms is not None:
+            wrong, planned = _wrong_low(gemms, planned, seen), gemms.label
+        else:
+            wrong = _wrong_gemms(planned, seen)
         notes = [*wrong, *_wrong_norms(row, seen), *_wrong_parameters(row, module)]
         if row is not None and not seen.multiplied():
             planned = row.compute
@@ -123,6 +130,17 @@ def _wrong_low(gemms: Gemms, compute: str, seen: Seen) -> list[str]:
         got = seen.gemms[phase] | seen.plain_vectors[phase]  # type: ignore[index]
         if got - wanted:
             wrong.append(f"{phase} multiplied {', '.join(sorted(got - wanted))}, planned {', '.join(sorted(wanted))}")
+    return wrong
+
+
+def _wrong_attention(attention: Attention, compute: str, seen: Seen) -> list[str]:
+    """Forward multiplies the named operands, backward the same with gradients in the compute format."""
+    labels = {op.label if op.low else compute for op in attention.operands()}
+    wrong = [] if seen.multiplied() or not seen.ran else ["multiplied nothing itself: attention is elsewhere"]
+    for phase, wanted in (("forward", labels), ("backward", labels | {compute})):
+        odd = sorted(seen.gemms[phase] - wanted)  # type: ignore[index]
+        if odd:
+            wrong.append(f"{phase} multiplied {', '.join(odd)}, planned {', '.join(sorted(wanted))}")
     return wrong
 
 

@@ -20,6 +20,8 @@ from mpt.precision.capability import Mechanism
 from mpt.precision.emulate import Emulation
 from mpt.precision.kernels import install_kernels
 from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
+from mpt.precision.low.attending import attending
+from mpt.precision.low.attention import install_attention
 from mpt.precision.low.eligible import lowered
 from mpt.precision.low.layers import LowLayers
 from mpt.precision.low.native import native_linear
@@ -48,7 +50,14 @@ class Policy:
     """
 
     def __init__(
-        self, model: nn.Module, mechanism: Mechanism, masters: Masters, lost: UpdateMeter, low: LowLayers | None = None
+        self,
+        model: nn.Module,
+        mechanism: Mechanism,
+        masters: Masters,
+        lost: UpdateMeter,
+        low: LowLayers | None = None,
+        *,
+        eager: bool = False,
     ) -> None:
         self.mechanism = mechanism
         self.names, self.weights = _trained(model)
@@ -59,7 +68,7 @@ class Policy:
         self._low = low
         self._emulation = Emulation(mechanism.compute) if mechanism.emulated else None
         self._borders = Borders(mechanism, self._emulation)
-        emulation = self._emulation or (_Eagerly() if low and low.emulated else None)
+        emulation = self._emulation or (_Eagerly() if eager else None)
         self._forward = _entered(_autocast(mechanism), emulation)
         self._backward: AbstractContextManager[Any] = emulation or _NOTHING
 
@@ -156,7 +165,10 @@ def install(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> Pol
     copied = cfg.master is not None and full
     masters = _masters(cfg, names, weights, _of(names, full)) if copied else SameWeights(weights)
     lost: UpdateMeter = LostUpdates() if full and not copied else NothingLost()
-    policy = Policy(model, mechanism, masters, lost, _low_layers(model, cfg, mechanism))
+    low, attends = _low_layers(model, cfg, mechanism), attending(model, cfg)
+    install_attention(model, attends, storage_dtype(cfg.compute))
+    eager = bool(attends) or (low is not None and low.emulated)
+    policy = Policy(model, mechanism, masters, lost, low, eager=eager)
     policy.storage = _storage(cfg, masters)
     if mechanism.half:
         install_kernels(mechanism.device, cfg.keep)

@@ -202,7 +202,7 @@ def test_a_plan_for_an_absent_gpu_says_what_it_multiplies(capsys: pytest.Capture
 
 def test_a_plan_warns_of_floor_scales_and_of_a_policy_that_no_layer_takes(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "plan", "precision=mxfp4", "precision.scale_rule=floor", "device=cpu")
-    assert "`floor` shrink the largest number of a block" in " ".join(out.split())
+    assert "`floor` saturate the top of each block" in " ".join(out.split())
     out = output(capsys, "plan", "precision=mxfp4", "model.width=8", "device=cpu")
     assert "no layer takes mxfp4" in out
 

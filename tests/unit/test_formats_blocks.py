@@ -275,3 +275,13 @@ def test_sqnr_grows_by_six_decibels_a_bit(name: str) -> None:
     assert got.sqnr_db == pytest.approx(uniform, abs=0.1)
     assert got.mean_ulps == pytest.approx(0.25, abs=0.01)
     assert measure(round_to(x, name), name).sqnr_db == math.inf
+
+
+@pytest.mark.parametrize(("rule", "biased"), [("rceil", False), ("ceil", False), ("floor", True)])
+def test_stochastic_rounding_in_mxfp4_is_unbiased_but_with_floor_which_saturates(rule: str, biased: bool) -> None:
+    torch.manual_seed(0)
+    x = 1.5 * torch.randn(4096, 64)
+    got = quantise(x, parse(f"e2m1/mx/{rule}/stochastic", "x"))
+    terms = (x.double() * (got - x).double()).flatten()
+    gain, sigma = terms.mean().item(), (terms.std() / len(terms) ** 0.5).item()
+    assert (gain < -8 * sigma) if biased else (abs(gain) <= 4 * sigma)
