@@ -9,6 +9,9 @@ from mpt.build import Run
 from mpt.telemetry.history import read
 from mpt.train.progress import Progress
 
+MOSTLY = 0.5
+"""Share of gradients that are exactly 0 from which on it is not only units that are switched off."""
+
 
 class Losses:
     """Looks at one step in `every`; the device is read at the log point that follows it."""
@@ -48,3 +51,13 @@ class Losses:
         if self._zeros:
             progress.zero_grad_share += [share for share in read(*self._zeros) if share == share]
             self._zeros = []
+
+
+def vanished(progress: Progress) -> list[str]:
+    """What the user is told at the end where most gradients became 0."""
+    shares = progress.zero_grad_share
+    share = sum(shares) / len(shares) if shares else 0.0
+    if share < MOSTLY:
+        return []
+    hint = "numerics=light shows where, and mpt report RUN_DIR --advise-scaling which scale they need"
+    return [f"{share:.1%} of the gradients became 0 in float16: too small for it. Use scaling=dynamic; {hint}"]

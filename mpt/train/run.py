@@ -34,6 +34,7 @@ from mpt.train.engine import make_engine
 from mpt.train.faults import ending_of, out_of_memory
 from mpt.train.inject import injector
 from mpt.train.loop import Loop
+from mpt.train.lost import vanished
 from mpt.train.outcome import summarize
 from mpt.train.parts import told as in_parts
 from mpt.train.preflight import Preflight, fitting
@@ -99,7 +100,7 @@ def _train(
             writer.finish(ending.marker, ending.reason)
         except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
             ending = Ending("FAILED", fault.exit_code, str(fault))
-        console.finish([f"{ending.status}: {ending.reason}", str(run_dir)])
+        console.finish([f"{ending.status}: {ending.reason}", *vanished(course.progress), str(run_dir)])
     return ending.exit_code
 
 

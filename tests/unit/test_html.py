@@ -214,9 +214,11 @@ def test_exponents_of_layers_are_drawn_with_the_ranges_of_formats(width: int, op
     (tmp_path / "report.html").write_text(html_of(read_run(folder)), encoding="utf-8")
     page = opened(tmp_path / "report.html", width)
     page.wait_for_selector("#figure-exponents_gradients .heatmaplayer image")
-    shown = page.text_content("#figure-exponents_gradients .ytick >> nth=0")
-    assert shown.startswith("float16 ×")
-    assert page.evaluate("document.querySelectorAll('#figure-exponents_gradients .ytick').length") == 8
+    rows = "[...document.querySelectorAll('#figure-exponents_gradients .ytick text')].map(t => t.textContent)"
+    *layers, e4m3, e5m2, plain, scaled = page.evaluate(rows)  # from below
+    assert layers == ["layer3", "layer2", "layer1", "layer0"]
+    assert (e4m3, e5m2, plain) == ("e4m3, alone", "e5m2, alone", "float16 × 1")
+    assert scaled.startswith("float16 × 2^")
     assert page.evaluate("document.querySelectorAll('#figure-exponents_gradients .shapelayer path').length") == 2
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

@@ -8,6 +8,8 @@ from mpt.record.reader import RunData
 from mpt.report.section import Section, Table, Tone, clean, get, mapping, number, objects, reason
 
 _SHOWN_ROWS = 12
+_MOSTLY = 0.5
+"""Share of gradients that are 0 from which on it is not only units that are switched off."""
 
 
 def section(run: RunData) -> Section:
@@ -117,6 +119,10 @@ def _formats(value: object) -> str:
 def _notes(run: RunData) -> list[tuple[Tone, str]]:
     notes: list[tuple[Tone, str]] = []
     told = [note for source in (run.audit.get("notes"), get(run.plan, "notes")) for note in _sentences(source)]
+    vanished = number(run.summary, "losses_of_precision", "zero_grad_share")
+    if vanished is not None and vanished >= _MOSTLY:
+        why = "too small for float16: use scaling=dynamic, or another scale (--advise-scaling with numerics=light)"
+        notes.append(("bad", f"{vanished:.1%} of the gradients became 0, {why}"))
     if run.audit.get("verdict") == "differs":
         notes.append(("bad", "what was observed is not what was planned"))
     if is_emulated(run) and not any("emulated" in note for note in told):
