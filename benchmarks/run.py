@@ -30,6 +30,7 @@ ROWS = {
     16: "compare_runs.py",
     17: "record.py",
     18: "save.py",
+    19: "images.py",
     22: "numerics.py",
 }
 LIMIT_S = 300

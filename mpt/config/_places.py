@@ -120,7 +120,7 @@ def workers(cfg: RunConfig) -> Iterator[Problem]:
     """Far more decoding processes than CPUs only take memory and time to start."""
     cpus = os.cpu_count() or 1
     most = max(8, 4 * cpus)
-    if cfg.data.workers > most:
+    if cfg.data.workers is not None and cfg.data.workers > most:
         what = f"got {cfg.data.workers}, want at most {most} on this machine ({cpus} CPUs)"
         yield Problem("data.workers", what, f"one for each CPU is plenty: data.workers={cpus}")
 

@@ -15,7 +15,7 @@ _OUTSIDE = (
 )
 _OUTSIDE_OF = {
     "trainer": ("log_every", "max_time_s", "peak_tflops", "predict"),
-    "data": ("workers", "download", "root"),
+    "data": ("workers", "threads", "download", "root"),
     "distributed": ("nproc",),
     "scaling": ("uses",),
 }

@@ -111,7 +111,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "precision.update_rounding": ("nearest", "stochastic"),
     "optimizer.fused": ("auto", "true", "false"),
     "trainer.eval_precision": ("same", "fp32"),
-    **dict.fromkeys(("trainer.channels_last", "trainer.predict"), ("auto", "true", "false")),
+    **dict.fromkeys(("trainer.channels_last", "trainer.predict", "data.threads"), ("auto", "true", "false")),
     "trainer.onednn": ("auto", "false"),
     **dict.fromkeys(("guard.nonfinite", "guard.spike"), ("stop", "skip", "rollback", "warn", "off")),
     **dict.fromkeys(

@@ -32,8 +32,9 @@ class DataConfig:
     """Folder that holds (or receives) the files; relative to where the command was typed."""
     download: bool
     """Fetch a missing torchvision set into `root`."""
-    workers: int
-    """Decoding processes; 0 decodes in the training process. Acts only where files are streamed."""
+    workers: int | None
+    """Threads or processes that read; 0: the training thread does; None: one for each CPU, at most 6. Acts only where
+    files are streamed."""
     on_error: str
     """`error` or `skip`: what an unreadable sample does."""
     image_size: int | None
@@ -44,6 +45,8 @@ class DataConfig:
     """Per-channel divisor; > 0; None: the data set's own."""
     limit: int | None
     """Only the first n training samples; None: all."""
+    threads: str = "auto"
+    """`auto` (threads where there are at most 6 workers, else processes), `true` or `false`. Acts on image_folder."""
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -1,40 +1,48 @@
-"""Image files to crops of one size: decoding, and torchvision's transforms."""
+"""Image files to crops of one size: the part is chosen first, so that no more is decoded than it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torchvision.transforms import v2
 
-from mpt.data._decode import UNREADABLE, Colour, decode_and_tell, format_of, format_of_name
+from mpt.data._boxes import TRIES, random_box, shrink_of, uniform
+from mpt.data._decode import UNREADABLE, Colour, Part, decode_and_tell, format_of, format_of_name
+from mpt.data._samples import Taken
 from mpt.data._tree import Tree
-
-Crop = Callable[[Tensor], Tensor]
 
 # Evaluation cuts the middle 7/8 of the shorter side: the usual 224 of 256.
 CENTRE = 0.875
 
 
 class FolderReader:
-    """Crops of a tree's files. Shapes: H,W,C uint8 and 0-dim int64 labels."""
+    """Crops of a tree's files. Shapes: H,W,C uint8 and 0-dim int64 labels.
+
+    `augment`: random parts, mirrored half of the time, else the middle; `draft`: large JPEGs of random parts are
+    decoded smaller where the part keeps at least twice the crop's size.
+    """
 
     unreadable: tuple[type[Exception], ...] = UNREADABLE
 
-    def __init__(self, tree: Tree, shape: tuple[int, int, int], background: Colour, augment: bool) -> None:
+    def __init__(
+        self, tree: Tree, shape: tuple[int, int, int], background: Colour, *, augment: bool, draft: bool
+    ) -> None:
         self._tree, self._channels, self._background = tree, shape[0], background
-        self.changed: tuple[str, ...] = ()
-        self._crop: Crop = random_crop(shape[1:]) if augment else centre_crop(shape[1:])
+        self._size, self._augment, self._draft = (shape[1], shape[2]), augment, draft
 
     def __len__(self) -> int:
         return len(self._tree)
 
-    def read(self, index: int) -> tuple[Tensor, Tensor]:
-        """Randomness is torch's, which the caller has seeded for this sample."""
-        pixels, self.changed = decode_and_tell(self._tree.path(index), self._channels, self._background)
-        crop = self._crop(pixels.permute(2, 0, 1)).permute(1, 2, 0).contiguous()
-        return crop, torch.tensor(int(self._tree.labels[index]))
+    def read(self, index: int, bits: np.random.Philox) -> Taken:
+        """The crop that `bits` choose."""
+        path = self._tree.path(index)
+        if self._augment:
+            crop, changed = self._random(path, uniform(bits, 2 * TRIES + 3))
+        else:
+            pixels, changed = decode_and_tell(path, self._channels, self._background)
+            crop = centre_crop(pixels, self._size)
+        return Taken(crop, torch.tensor(int(self._tree.labels[index])), changed)
 
     def name(self, index: int) -> str:
         """The file's path."""
@@ -47,14 +55,40 @@ class FolderReader:
         found, named = format_of(path), format_of_name(path)
         return changed if named in ("", found) else (*changed, f"{found} inside a file named {named}")
 
+    def _random(self, path: str, draws: list[float]) -> tuple[Tensor, tuple[str, ...]]:
+        """A random part at the crop's size, mirrored where the last draw says so."""
 
-def random_crop(size: tuple[int, int]) -> Crop:
-    """8–100 % of the area, scaled to `size`, mirrored half of the time: the usual training crop of ImageNet."""
-    crop: Crop = v2.Compose([v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()])
-    return crop
+        def choose(height: int, width: int) -> Part:
+            box = random_box(height, width, draws[:-1])
+            return Part(box, shrink_of(box, self._size) if self._draft else 1)
+
+        pixels, changed = decode_and_tell(path, self._channels, self._background, choose)
+        crop = scaled(pixels, self._size)
+        return (crop.flip(1) if draws[-1] < 0.5 else crop), changed
 
 
-def centre_crop(size: tuple[int, int]) -> Crop:
-    """The middle, after the shorter side was scaled to size / CENTRE."""
-    crop: Crop = v2.Compose([v2.Resize(round(max(size) / CENTRE), antialias=True), v2.CenterCrop(size)])
-    return crop
+def scaled(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """The image at `size` (height, width), bilinear, antialiased where it shrinks.
+
+    Shapes: H,W,C uint8. The batch dimension comes first and channels last in memory, or torch takes a slower kernel
+    and lays its result out planar.
+    """
+    if image.shape[:2] == size:
+        return image
+    batch = image.unsqueeze(0).permute(0, 3, 1, 2)
+    return F.interpolate(batch, size=size, mode="bilinear", antialias=True).permute(0, 2, 3, 1)[0].contiguous()
+
+
+def centre_crop(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """The middle, after the shorter side was scaled to size / CENTRE, as torchvision's Resize and CenterCrop do.
+
+    Shapes: H,W,C uint8.
+    """
+    height, width = image.shape[:2]
+    short = round(max(size) / CENTRE)
+    if height <= width:
+        image = scaled(image, (short, int(short * width / height)))
+    else:
+        image = scaled(image, (int(short * height / width), short))
+    top, left = (round((have - want) / 2) for have, want in zip(image.shape[:2], size, strict=True))
+    return image[top : top + size[0], left : left + size[1]].contiguous()

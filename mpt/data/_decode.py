@@ -1,16 +1,21 @@
-"""From an image file of any kind to 8-bit pixels with the channels that the model takes."""
+"""From an image file of any kind to upright 8-bit pixels with the channels that the model takes."""
 
 from __future__ import annotations
 
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+
+from mpt.data._boxes import Box, shrunk
+from mpt.data._jpeg import fast_jpeg
 
 # What Pillow raises for files that are cut off, empty, or no images.
 UNREADABLE = (
@@ -19,29 +24,54 @@ UNREADABLE = (
 )  # fmt: skip
 
 Colour = tuple[int, int, int]
+# EXIF's tag of orientation, and its values at which height and width change places.
+ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)
 
 
-ORIENTATION = 0x0112
-"""EXIF's tag; 1 is upright."""
+class Part(NamedTuple):
+    """What of an upright image is wanted: a box, and by what (1, 2, 4, 8) a JPEG may be decoded smaller for it."""
+
+    box: Box
+    by: int = 1
+
+
+def whole(height: int, width: int) -> Part:
+    """All of an image."""
+    return Part(Box(0, 0, height, width))
 
 
 def decode(path: str, channels: int, background: Colour) -> Tensor:
-    """The upright image, transparent parts on `background`.
+    """All pixels of the upright image, transparent ones on `background`.
 
-    Shapes: H,W,channels uint8, channels 1 or 3.
+    Shapes: height,width,channels uint8, channels 1 or 3.
     Raises: one of UNREADABLE.
     """
     return decode_and_tell(path, channels, background)[0]
 
 
-def decode_and_tell(path: str, channels: int, background: Colour) -> tuple[Tensor, tuple[str, ...]]:
-    """What `decode` gives, and what had to be changed for it. Raises: one of UNREADABLE."""
-    wanted = "L" if channels == 1 else "RGB"
-    with Image.open(path) as file:
-        told = tuple(_changes(file, wanted))
-        image = to_mode(ImageOps.exif_transpose(file), wanted, background)
-    pixels = torch.from_numpy(np.array(image))
-    return (pixels.unsqueeze(-1) if pixels.ndim == 2 else pixels), told
+def decode_and_tell(
+    path: str, channels: int, background: Colour, choose: Callable[[int, int], Part] = whole
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Pixels of a part of the upright image, and what had to be changed of it; `choose` is given height and width.
+
+    A JPEG that was decoded smaller gives the part's pixels of the smaller image.
+    Shapes: height,width,channels uint8, channels 1 or 3.
+    Raises: one of UNREADABLE.
+    """
+    with open(path, "rb") as stream:
+        data = stream.read()
+    with Image.open(BytesIO(data)) as file:
+        sideways = file.getexif().get(ORIENTATION, 1)
+        box, by = choose(*((file.width, file.height) if sideways in SIDEWAYS else (file.height, file.width)))
+        mode = "L" if channels == 1 else "RGB"
+        told = tuple(_changes(file, mode))
+        if by > 1 and _draft(file, by):
+            box = shrunk(box, by)
+        elif sideways == 1 and (found := fast_jpeg(file, data, mode)) is not None:
+            return torch.from_numpy(np.ascontiguousarray(found[box.rows, box.columns])), told
+        ImageOps.exif_transpose(file, in_place=True)
+        image = to_mode(file, mode, background)
+    return _pixels(image.crop((box.left, box.top, box.left + box.width, box.top + box.height))), told
 
 
 def _changes(file: Image.Image, wanted: str) -> Iterator[str]:
@@ -66,8 +96,20 @@ def format_of_name(path: str) -> str:
     return Image.registered_extensions().get(os.path.splitext(path)[1].lower(), "")
 
 
+def _draft(file: Image.Image, by: int) -> bool:
+    """Whether the file will be decoded smaller: Pillow does it for JPEGs, and rounds the new size up."""
+    before = file.size
+    file.draft(None, (file.width // by, file.height // by))
+    return file.size != before
+
+
+def _pixels(image: Image.Image) -> Tensor:
+    found = torch.from_numpy(np.array(image))
+    return found.unsqueeze(-1) if found.ndim == 2 else found
+
+
 def to_mode(image: Image.Image, mode: str, background: Colour) -> Image.Image:
-    """The image in `mode` (L or RGB); 16 bits are scaled to 8, alpha is composited.
+    """The image in `mode` (L or RGB), loaded; 16 bits are scaled to 8, alpha is composited.
 
     Raises: ValueError for values without a known range.
     """
@@ -78,7 +120,10 @@ def to_mode(image: Image.Image, mode: str, background: Colour) -> Image.Image:
     elif image.has_transparency_data:
         behind = Image.new("RGBA", image.size, (*background, 255))
         image = Image.alpha_composite(behind, image.convert("RGBA"))
-    return image if image.mode == mode else image.convert(mode)
+    if image.mode == mode:
+        image.load()
+        return image
+    return image.convert(mode)
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:

@@ -13,29 +13,50 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from mpt.data._shm import PREFETCH
 from mpt.data._stacks import Stacks, show_stack_on_request
+from mpt.data._threads import TIMEOUT_S, ThreadFeed
 from mpt.errors import Problem, RunFault
-
-# A worker that gives nothing for this long is stuck (field report I9).
-TIMEOUT_S = 300.0
 
 _HINT = "a worker is stuck; data.workers=0 shows where"
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
 class FeedSettings:
-    """`workers` 0 reads in the training process; `pin` copies batches to page-locked memory for CUDA."""
+    """`workers` 0 reads in the training thread; `pin` copies batches to page-locked memory for CUDA."""
 
     workers: int
     pin: bool
+    threads: bool = False
+
+
+class Source(Protocol[T_co]):
+    """Batches in order, again from the start at each iteration; workers live until `close`."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def close(self) -> None: ...
+
+
+def make_feed(
+    dataset: Dataset[Any],
+    keys: Callable[[], Iterator[list[Any]]],
+    pack: Callable[[list[Any]], T],
+    settings: FeedSettings,
+    name: Callable[[Any], str] = str,
+) -> Source[T]:
+    """Reading by threads, by processes, or by whoever asks; `name` is what a key is called in messages."""
+    if settings.threads and settings.workers > 0:
+        return ThreadFeed(dataset, keys, pack, settings.workers, pin=settings.pin, name=name)
+    return Feed(dataset, keys, pack, settings, name)
 
 
 class Feed(Generic[T]):

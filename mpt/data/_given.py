@@ -13,19 +13,20 @@ from torch.utils.data import Dataset, IterableDataset
 
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
+from mpt.data._datasets import DatasetReader, Pair
 from mpt.data._feed import FeedSettings
 from mpt.data._images import finisher, plan_images
 from mpt.data._open import RawImages, batch_sizes, open_images
 from mpt.data._resident import ResidentSource, Table
 from mpt.data._spec import fingerprint, limited, require_kind, require_samples
-from mpt.data._stream import StreamSource, seeded
+from mpt.data._stream import StreamSource
+from mpt.data._workers import worker_count
 from mpt.errors import DataError, Problem
 from mpt.types import DataKind, DataSpec, InputSpec
 from mpt.usercode import FAULTS
 
 WANTED = 'want {"train": (inputs, targets), "eval": …} or {"train": dataset, "eval": dataset, "classes": n}'
 PARTS = ("train", "eval")
-Pair = tuple[Tensor, Tensor]
 
 
 def _refuse(what: str, hint: str = WANTED) -> DataError:
@@ -167,40 +168,6 @@ def require_length(wanted: InputSpec, length: int) -> None:
         raise DataError(Problem("model.context, data", what, f"use model.context={length}, or shorter windows"))
 
 
-class DatasetReader:
-    """Samples of the user's data set. Shapes: images H,W,C and 0-dim labels, or L and L for tokens."""
-
-    unreadable: tuple[type[Exception], ...] = FAULTS
-
-    def __init__(self, dataset: Dataset[Any], n: int, classes: int) -> None:
-        self._dataset, self._n, self._classes = dataset, n, classes
-        self.changed: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return self._n
-
-    def read(self, index: int) -> Pair:
-        """Randomness is that of the caller, which has seeded it for this sample."""
-        inputs, targets = self._dataset[index]
-        x, y = (torch.as_tensor(v if isinstance(v, Tensor) else np.asarray(v)) for v in (inputs, targets))
-        if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= self._classes:
-            raise ValueError(f"targets must be whole numbers from 0 to {self._classes - 1}, got {y.tolist()}")
-        if x.ndim == 3:
-            x = x.permute(1, 2, 0).contiguous()
-        return x, y.long()
-
-    def name(self, index: int) -> str:
-        """The sample's number."""
-        return f"sample {index} of data.path"
-
-    def look(self, index: int) -> tuple[str, ...]:
-        """Nothing but whether the numbers are finite. Raises: ValueError where they are not."""
-        inputs, _ = self.read(index)
-        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
-            raise ValueError(f"{int((~inputs.isfinite()).sum())} of {inputs.numel()} numbers are not finite")
-        return ()
-
-
 def open_datasets(cfg: DataConfig, wanted: InputSpec, context: DataContext, given: Datasets) -> DataSource:
     """A stream; the first sample tells shape and kind."""
     n, n_eval = limited(cfg, len(given.train)), len(given.evaluation)  # type: ignore[arg-type]
@@ -223,7 +190,7 @@ def open_datasets(cfg: DataConfig, wanted: InputSpec, context: DataContext, give
         classes=given.classes if kind == "images" else (),
         fingerprint=fingerprint(given.path, sorted(cfg.options.items()), n, n_eval, shape),
     )  # fmt: skip
-    settings = FeedSettings(cfg.workers, pin=torch.device(context.device).type == "cuda")
+    settings = FeedSettings(worker_count(cfg), pin=torch.device(context.device).type == "cuda")
     return StreamSource(
         spec, readers[0], readers[1], batch_sizes(cfg), context, settings, cfg.on_error, finish, notes=[]
     )
@@ -231,8 +198,7 @@ def open_datasets(cfg: DataConfig, wanted: InputSpec, context: DataContext, give
 
 def _first(reader: DatasetReader) -> Tensor:
     try:
-        with seeded(0):
-            x, y = reader.read(0)
+        x, y, _ = reader.read(0, np.random.Philox(0))
     except FAULTS as error:
         raise _refuse(f"{reader.name(0)} can't be read: {type(error).__name__}: {error}", WANTED) from error
     if not (x.ndim == 3 and y.ndim == 0) and not (x.ndim == 1 and x.shape == y.shape):

@@ -1,4 +1,4 @@
-"""Data sets that are too large for memory: read by worker processes, in the order that _order.py gives.
+"""Data sets that are too large for memory: read by workers, in the order that _order.py gives.
 
 What a sample looks like depends on (seed, epoch, index) alone, so neither the number of workers nor a resume
 changes a pixel. A sample that can't be read travels back as a note, not as an exception, which would lose its name.
@@ -6,151 +6,27 @@ changes a pixel. A sample that can't be read travels back as a note, not as an e
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from mpt.data._context import DataContext, Look
-from mpt.data._feed import Feed, FeedSettings
-from mpt.data._order import AUGMENT, batches_per_epoch, epoch_rows, generator, micro_indices, rank_span
+from mpt.data._feed import FeedSettings, make_feed
+from mpt.data._order import batches_per_epoch, epoch_rows, micro_indices, rank_span
+from mpt.data._samples import Key, Looks, Packed, Reader, Samples, pack
 from mpt.errors import Problem, RunFault
 from mpt.types import Batch, DataSpec
 
 # Samples that a worker looks at between two messages.
 LOOKED_AT = 16
-# How many samples in a row may be unreadable before data.on_error=skip gives up.
-MAX_SKIPS = 64
-
-Key = tuple[int, int]
-
-
-class Reader(Protocol):
-    """Where samples come from; lives in worker processes."""
-
-    changed: tuple[str, ...]
-    """What had to be converted of the sample that was read last."""
-
-    @property
-    def unreadable(self) -> tuple[type[Exception], ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> tuple[Tensor, Tensor]:
-        """Inputs (images: H,W,C) and targets of one sample; raises one of `unreadable`."""
-        ...
-
-    def name(self, index: int) -> str:
-        """What the sample is called in messages: its file."""
-        ...
-
-    def look(self, index: int) -> tuple[str, ...]:
-        """What is odd about a sample that can be trained on; raises one of `unreadable`."""
-        ...
-
-
-class Sample(NamedTuple):
-    """What a worker made of one index; without inputs where nothing could be read."""
-
-    inputs: Tensor | None
-    targets: Tensor | None
-    faults: list[tuple[str, str]]
-    changed: tuple[tuple[int, str], ...] = ()
-
-
-class Packed(NamedTuple):
-    """A batch on its way; `faults`: samples that could not be read, and why; `changed`: those converted, and how."""
-
-    inputs: Tensor | None
-    targets: Tensor | None
-    faults: list[tuple[str, str]]
-    changed: tuple[tuple[int, str], ...] = ()
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """torch's, numpy's and Python's CPU randomness start from `seed` inside, and go on as before outside."""
-    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    # Not torch.manual_seed, which would reach CUDA's generators too.
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
-
-
-def sample_seed(seed: int, epoch: int, index: int) -> int:
-    """The seed of one sample's augmentation."""
-    return int(generator(AUGMENT, seed, epoch, index).random_raw())
-
-
-@dataclass(frozen=True)
-class Samples(Dataset[Sample]):
-    """(epoch, index) → Sample; with `replace`, an unreadable sample's place is taken by the next readable one."""
-
-    reader: Reader
-    seed: int
-    replace: bool
-
-    def __getitem__(self, key: Key) -> Sample:
-        epoch, first = key
-        faults: list[tuple[str, str]] = []
-        for step in range(MAX_SKIPS if self.replace else 1):
-            index = (first + step) % len(self.reader)
-            try:
-                with seeded(sample_seed(self.seed, epoch, index)):
-                    inputs, targets = self.reader.read(index)
-                return Sample(inputs, targets, faults, tuple((index, how) for how in self.reader.changed))
-            except self.reader.unreadable as error:
-                faults.append((self.reader.name(index), f"{type(error).__name__}: {error}"))
-        return Sample(None, None, faults)
-
-
-@dataclass(frozen=True)
-class Looks(Dataset[Look]):
-    """index → what is to be said of the sample."""
-
-    reader: Reader
-    part: str
-
-    def __getitem__(self, index: int) -> Look:
-        name = self.reader.name(index)
-        try:
-            with seeded(0):
-                return Look(self.part, name, None, self.reader.look(index))
-        except self.reader.unreadable as error:
-            return Look(self.part, name, f"{type(error).__name__}: {error}", ())
 
 
 def _as_they_are(looks: list[Look]) -> list[Look]:
     return looks
-
-
-def pack(samples: list[Sample]) -> Packed:
-    """Samples side by side; those that could not be read are left out."""
-    faults = [fault for sample in samples for fault in sample.faults]
-    inputs = [s.inputs for s in samples if s.inputs is not None]
-    targets = [s.targets for s in samples if s.targets is not None]
-    shapes = sorted({tuple(x.shape) for x in inputs})
-    if len(shapes) > 1:
-        faults.append(("the data set", f"samples of one batch have different shapes: {shapes[0]} and {shapes[1]}"))
-    if len(shapes) != 1:
-        return Packed(None, None, faults)
-    changed = tuple(change for sample in samples for change in sample.changed)
-    return Packed(torch.stack(inputs), torch.stack(targets), faults, changed)
 
 
 class StreamSource:
@@ -179,13 +55,13 @@ class StreamSource:
         self._train = Samples(train, context.seed, replace=self._skip)
         # In evaluation a sample is never replaced: it would count twice.
         self._eval_samples = Samples(evaluation, context.seed, replace=False)
-        self._eval = Feed(self._eval_samples, self._eval_keys, pack, settings, _named(evaluation))
+        self._eval = make_feed(self._eval_samples, self._eval_keys, pack, settings, _named(evaluation))
         self._feeds = [self._eval]
         self.batches_per_epoch = batches_per_epoch(self._n, self._batch, context.world)
 
     def train(self, start: int) -> Iterator[Batch]:
         """Endless micro-batches of this rank, from micro-batch `start` of the run."""
-        feed = Feed(self._train, lambda: self._train_keys(start), pack, self._settings, _named(self._train.reader))
+        feed = make_feed(self._train, lambda: self._train_keys(start), pack, self._settings, _named(self._train.reader))
         self._feeds.append(feed)
         try:
             for packed in feed:
@@ -234,7 +110,7 @@ class StreamSource:
         """Every sample of both parts, read in full by workers, training first."""
         for part, reader in (("train", self._train.reader), ("eval", self._eval_samples.reader)):
             keys = [range(i, min(i + LOOKED_AT, len(reader))) for i in range(0, len(reader), LOOKED_AT)]
-            feed = Feed(Looks(reader, part), partial(map, list, keys), _as_they_are, self._settings, reader.name)
+            feed = make_feed(Looks(reader, part), partial(map, list, keys), _as_they_are, self._settings, reader.name)
             try:
                 for looks in feed:
                     yield from looks
@@ -246,7 +122,7 @@ class StreamSource:
         return []
 
     def close(self) -> None:
-        """Ends all worker processes."""
+        """Ends all workers."""
         for feed in self._feeds:
             feed.close()
 

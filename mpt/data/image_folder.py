@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpt.data._tree import Tree
 
 KIND: DataKind = "images"
-DEFAULTS: dict[str, Any] = {"val_frac": 0.2, "augment": True, "background": [255, 255, 255]}
+DEFAULTS: dict[str, Any] = {"val_frac": 0.2, "augment": True, "draft": True, "background": [255, 255, 255]}
 DEFAULT_SIZE = 224
 # ImageNet's statistics, what torchvision's and timm's weights were trained with.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -84,6 +84,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     from mpt.data._open import batch_sizes
     from mpt.data._spec import fingerprint, require_kind, require_samples
     from mpt.data._stream import StreamSource
+    from mpt.data._workers import by_threads, worker_count
 
     require_kind(cfg, wanted, KIND)
     options = merged("data", cfg.options, DEFAULTS)
@@ -92,7 +93,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     native = (wanted.channels or 3, DEFAULT_SIZE, DEFAULT_SIZE)
     plan = plan_images(cfg, wanted, native, MEAN, STD)
     readers = [
-        FolderReader(tree, plan.shape, tuple(options["background"]), augment)
+        FolderReader(tree, plan.shape, tuple(options["background"]), augment=augment, draft=options["draft"])
         for tree, augment in ((split.train, options["augment"]), (split.evaluation, False))
     ]
     identity = fingerprint(*split.train.content(), *split.evaluation.content(), plan, sorted(options.items()))
@@ -100,7 +101,8 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
         name=cfg.name, kind="images", shape=plan.shape, num_classes=len(split.classes), n_train=len(split.train),
         n_eval=len(split.evaluation), classes=split.classes, fingerprint=identity,
     )  # fmt: skip
-    settings = FeedSettings(cfg.workers, pin=torch.device(context.device).type == "cuda")
+    pin = torch.device(context.device).type == "cuda"
+    settings = FeedSettings(worker_count(cfg), pin=pin, threads=by_threads(cfg))
     return StreamSource(
         spec, readers[0], readers[1], batch_sizes(cfg), context, settings, cfg.on_error,
         finisher(plan, 255.0, context.device, last=context.channels_last), split.notes,

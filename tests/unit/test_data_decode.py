@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from mpt.data import _jpeg
 from mpt.data._decode import UNREADABLE, decode
 
 WHITE = (255, 255, 255)
@@ -95,3 +98,38 @@ def test_what_can_not_be_read_raises_one_of_the_known_errors(
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(UNREADABLE):
         decode(str(file), 3, WHITE)
+
+
+@pytest.mark.parametrize("size", [(37, 53), (8, 8), (129, 65)])
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_the_fast_decoder_changes_no_pixel(
+    tmp_path: Path,
+    size: tuple[int, int],
+    subsampling: int,
+    progressive: bool,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("simplejpeg", reason="the extra `jpeg` is not installed")
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).convert(mode)
+    how = {} if mode == "L" else {"subsampling": subsampling}
+    for quality in (30, 75, 95):
+        path = saved(tmp_path, image, "x.jpg", quality=quality, progressive=progressive, **how)
+        for channels in (1, 3):
+            fast = decode(path, channels, WHITE)
+            with monkeypatch.context() as patch:
+                patch.setattr(_jpeg, "_simplejpeg", lambda: None)
+                assert torch.equal(decode(path, channels, WHITE), fast)
+
+
+def test_the_fast_decoder_is_used_for_plain_jpegs_and_leaves_broken_ones_to_pillow(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg", reason="the extra `jpeg` is not installed")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    data = Path(saved(tmp_path, Image.fromarray(noise), "x.jpg")).read_bytes()
+    with Image.open(BytesIO(data)) as file:
+        assert _jpeg.fast_jpeg(file, data, "RGB") is not None
+        assert _jpeg.fast_jpeg(file, data, "L") is None
+        assert _jpeg.fast_jpeg(file, data[: len(data) // 2], "RGB") is None

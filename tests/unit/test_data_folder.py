@@ -20,7 +20,7 @@ from PIL import Image
 from mpt.config.schema import DataConfig
 from mpt.data import _feed, _shm, image_folder
 from mpt.data._context import DataContext, DataSource
-from mpt.data._stream import sample_seed
+from mpt.data._order import AUGMENT, generator
 from mpt.data._tree import scan
 from mpt.errors import DataError, ExitCode, RunFault
 from mpt.types import Batch, InputSpec
@@ -69,8 +69,9 @@ def pixels(batches: Iterator[Batch], n: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("start", [0, 2, 4])
-def test_workers_and_resume_change_no_pixel(folder: Config, start: int) -> None:
-    with opened(folder()) as here, opened(folder(workers=2)) as workers:
+@pytest.mark.parametrize("threads", ["true", "false"])
+def test_workers_and_resume_change_no_pixel(folder: Config, start: int, threads: str) -> None:
+    with opened(folder()) as here, opened(folder(workers=2, threads=threads)) as workers:
         whole = pixels(here.train(0), 7)
         assert torch.equal(pixels(workers.train(start), 7 - start), whole[start:])
         assert torch.equal(*(torch.cat([b.inputs for b in s.eval()]) for s in (here, workers)))
@@ -90,7 +91,7 @@ def test_crops_differ_between_epochs_samples_and_seeds(folder: Config, tree: Pat
 
 
 def test_seeds_of_samples_are_unique() -> None:
-    seeds = {sample_seed(s, e, i) for s in range(3) for e in range(10) for i in range(100)}
+    seeds = {int(generator(AUGMENT, s, e, i).random_raw()) for s in range(3) for e in range(10) for i in range(100)}
     assert len(seeds) == 3000
 
 
@@ -185,11 +186,11 @@ def test_any_file_name_works(folder: Config, tree: Path) -> None:
         next(source.train(0))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_file_stops_the_run_with_its_name(folder: Config, tree: Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "threads"), [(0, "auto"), (2, "true"), (2, "false")])
+def test_a_broken_file_stops_the_run_with_its_name(folder: Config, tree: Path, workers: int, threads: str) -> None:
     broken = tree / "train" / "b" / "3.png"
     broken.write_bytes(broken.read_bytes()[:200])
-    with opened(folder(workers=workers)) as source, pytest.raises(RunFault) as fault:
+    with opened(folder(workers=workers, threads=threads)) as source, pytest.raises(RunFault) as fault:
         list(islice(source.train(0), 4))
     assert str(broken) in str(fault.value)
     assert "data.on_error=skip" in str(fault.value)
@@ -200,13 +201,14 @@ def test_skipping_replaces_a_broken_file_the_same_way_everywhere_and_names_it(fo
     broken = tree / "train" / "b" / "3.png"
     broken.write_text("<html>")
     seen = []
-    for workers, start in ((0, 0), (2, 0), (2, 2)):
-        with opened(folder(on_error="skip", workers=workers)) as source:
+    for threads, workers, start in (("auto", 0, 0), ("true", 2, 0), ("true", 2, 2), ("false", 2, 2)):
+        with opened(folder(on_error="skip", workers=workers, threads=threads)) as source:
             seen.append(pixels(source.train(start), 6 - start))
             if start == 0:
                 assert source.skipped == [str(broken)]
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[0][2:], seen[2])
+    assert torch.equal(seen[2], seen[3])
 
 
 def test_evaluation_leaves_broken_files_out_instead_of_counting_others_twice(folder: Config, tree: Path) -> None:
@@ -252,7 +254,7 @@ def children() -> set[int]:
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_workers_outlive_signals_and_end_with_the_source(folder: Config, sent: signal.Signals) -> None:
     before = children()
-    with opened(folder(workers=2)) as source:
+    with opened(folder(workers=2, threads="false")) as source:
         batches = source.train(0)
         next(batches)
         for pid in children() - before:
@@ -273,13 +275,13 @@ def test_a_worker_that_has_only_begun_outlives_signals_too(
         begun(worker)
 
     monkeypatch.setattr(_feed, "_ignore_signals", slowly)
-    with opened(folder(workers=2)) as source:
+    with opened(folder(workers=2, threads="false")) as source:
         assert len(list(islice(source.train(0), 8))) == 8
 
 
 def test_a_worker_that_is_killed_is_a_fault_with_a_next_move(folder: Config) -> None:
     before = children()
-    with opened(folder(workers=1)) as source:
+    with opened(folder(workers=1, threads="false")) as source:
         batches = source.train(0)
         next(batches)
         (worker,) = children() - before
@@ -324,10 +326,11 @@ def test_too_little_shared_memory_is_found_before_anything_starts(
     """2 workers prepare 2 batches each, of 6 and of 24 images of 16x16x3 bytes: 92,160 bytes."""
     monkeypatch.setattr(_shm, "SHM", tmp_path)
     monkeypatch.setattr(_shm, "_free", lambda folder: 92_160)
-    assert image_folder.check(folder(workers=2)) == []
+    assert image_folder.check(folder(workers=2, threads="false")) == []
     monkeypatch.setattr(_shm, "_free", lambda folder: 92_159)
-    problems = image_folder.check(folder(workers=2))
+    problems = image_folder.check(folder(workers=2, threads="false"))
     assert "--shm-size" in str(problems[0])
+    assert image_folder.check(folder(workers=2)) == []  # threads share the memory that there is
     assert image_folder.check(folder(workers=0)) == []
 
 
@@ -337,7 +340,7 @@ from mpt.config.schema import DataConfig
 from mpt.data import image_folder
 from mpt.data._context import DataContext
 from mpt.types import InputSpec
-config = DataConfig("image_folder", 6, None, sys.argv[1], False, 2, "error", 16, None, None, None)
+config = DataConfig("image_folder", 6, None, sys.argv[1], False, 2, "error", 16, None, None, None, sys.argv[2])
 source = image_folder.open_data(config, InputSpec("images"), DataContext(0, "cpu"))
 batches = source.train(0)
 next(batches)
@@ -345,10 +348,11 @@ raise KeyError("left without close")
 """
 
 
-def test_a_process_that_leaves_without_closing_does_not_hang_on_its_workers(tree: Path) -> None:
-    """The workers ignore the signal with which multiprocessing would end them at exit."""
+@pytest.mark.parametrize("threads", ["true", "false"])
+def test_a_process_that_leaves_without_closing_does_not_hang_on_its_workers(tree: Path, threads: str) -> None:
+    """Worker processes ignore the signal with which multiprocessing would end them at exit."""
     done = subprocess.run(
-        [sys.executable, "-c", LEAVES, str(tree)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LEAVES, str(tree), threads], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
     assert "left without close" in done.stderr
