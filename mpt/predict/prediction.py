@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from mpt.build import source_of
 from mpt.config.gpus import GPUS, gpu_of
 from mpt.config.schema import RunConfig
+from mpt.data._workers import worker_count
 from mpt.plan.plan import Plan
 from mpt.precision.switches import flags
 from mpt.predict.calibrate import calibrate, calibrated
@@ -65,7 +66,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         line = _line(cfg, plan, traced)
     except Untraceable as error:
         why = Unmeasured("; ".join(f"{p.where}: {p.what}" for p in error.problems))
-        return Prediction(plan, why, limit, nothing, nothing, why, "", 0.0, cfg.data.workers, {})
+        return Prediction(plan, why, limit, nothing, nothing, why, "", 0.0, worker_count(cfg.data), {})
     found, how = _time(cfg, plan, traced)
     return Prediction(
         plan,
@@ -76,7 +77,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         found,
         how,
         _loading_s(cfg, plan),
-        cfg.data.workers,
+        worker_count(cfg.data),
         traced.weights,
     )
 
