@@ -72,7 +72,7 @@ RANGES: dict[str, Range] = {
     "trainer.eval_every": COUNT_OR_ZERO,
     "trainer.ema_decay": OPEN_SHARE,
     **dict.fromkeys(
-        ("guard.floor_skips", "guard.falling_window", "guard.sawtooth_growths", "guard.ceiling_steps"), COUNT
+        ("guard.floor_skips", "guard.falling_window", "guard.sawtooth_teeth", "guard.ceiling_steps"), COUNT
     ),
     **dict.fromkeys(("guard.nonfinite_steps", "guard.rollback_attempts", "guard.rollback_updates"), COUNT),
     "guard.spike_score": POSITIVE,

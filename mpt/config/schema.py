@@ -227,9 +227,9 @@ class GuardConfig:
     falling_window: int
     """Steps of a window; ≥ 1."""
     sawtooth: str
-    """What a scale does that overflows after each growth, at more than one step in a hundred."""
-    sawtooth_growths: int
-    """Growths in a row; ≥ 1."""
+    """What a scale does that grows and overflows in turn, at more than one step in a hundred."""
+    sawtooth_teeth: int
+    """Times in a row; ≥ 1."""
     ceiling: str
     """What a scale does that stays at its ceiling."""
     ceiling_steps: int

@@ -112,6 +112,8 @@ class Loop:
         if self._engine.injector is not None:
             self._teller.injected(self._step, self._engine.injector.arm(self._step))
         attempt = self._stepped(micro)
+        if self._engine.injector is not None:
+            self._engine.injector.arm(0)  # no evaluation has the fault
         look(self._run, attempt)
         if watched:
             self._lost.after(attempt.found)

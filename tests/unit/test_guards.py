@@ -102,13 +102,12 @@ def test_a_peak_of_the_scale_that_sinks_from_window_to_window_is_a_trend() -> No
 
 def test_a_scale_that_overflows_after_each_growth_is_a_sawtooth_where_it_is_frequent() -> None:
     def saw(interval: int) -> list[tuple[float, bool, float]]:
-        return [*[(1.0, True, 8.0)] * interval, (1.0, False, 16.0)]
+        return [*[(1.0, True, 8.0)] * interval, *[(1.0, True, 16.0)] * interval, (1.0, False, 32.0)]
 
     assert told(guards(), course(saw(10) * 5)) == [("sawtooth", 11)]
     assert told(guards(), course(saw(10) * 4)) == []
     assert told(guards(), course(saw(500) * 8)) == []
-    holds = [*[(1.0, True, 8.0)] * 9, (1.0, True, 16.0)]
-    assert told(guards(), course((saw(10) + holds) * 8)) == []
+    assert told(guards(), course([(1.0, False, 2.0 ** (16 - i)) for i in range(12)])) == []  # a search, not a saw
 
 
 def test_a_long_stay_at_the_ceiling_is_told_once() -> None:
@@ -156,7 +155,7 @@ def test_nothing_is_looked_at_after_an_alarm_that_ends_or_returns() -> None:
 
 @pytest.mark.parametrize("cut", [1, 25, 33, 50])
 def test_what_guards_remember_goes_on_from_a_checkpoint(cut: int) -> None:
-    settings: dict[str, Any] = dict(falling_window=7, ceiling_steps=5, sawtooth_growths=2, spike_score=4.0)
+    settings: dict[str, Any] = dict(falling_window=7, ceiling_steps=5, sawtooth_teeth=2, spike_score=4.0)
     steps = [*healthy(30), *[(0.5, False, 1.0)] * 4, (9.0, True, 2.0**24), *[(0.5, True, 2.0**24)] * 12]
     steps += [(0.5, True, 2.0 ** (12 - i // 7)) for i in range(28)] + [(0.5, False, 1.0)] * 40
     rows = course(steps)
