@@ -28,4 +28,14 @@ def rollback_needs_checkpoints(cfg: RunConfig) -> Iterator[Problem]:
             yield Problem(where, what, "set checkpoint.keep=2")
 
 
-RULES = (rollback_needs_checkpoints,)
+def rollback_precision(cfg: RunConfig) -> Iterator[Problem]:
+    """What is stored in 16 bits does not become float32 for a while."""
+    if cfg.guard.rollback_precision == "fp32" and cfg.precision.param != "float32":
+        what = f"got `fp32`, but precision={cfg.precision.name} stores its weights in {cfg.precision.param}"
+        yield Problem("guard.rollback_precision", what, "use guard.rollback_lr or .rollback_scale")
+
+
+RULES = (
+    rollback_precision,
+    rollback_needs_checkpoints,
+)

@@ -74,7 +74,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(
         ("guard.floor_skips", "guard.falling_window", "guard.sawtooth_teeth", "guard.ceiling_steps"), COUNT
     ),
-    **dict.fromkeys(("guard.nonfinite_steps", "guard.rollback_attempts", "guard.rollback_updates"), COUNT),
+    **dict.fromkeys(("guard.nonfinite_steps", "guard.rollback_attempts", "guard.rollback_steps"), COUNT),
     "guard.spike_score": POSITIVE,
     "guard.spike_window": Range(least=20),
     "guard.rollback_margin": COUNT_OR_ZERO,
@@ -118,6 +118,7 @@ WORDS: dict[str, tuple[str, ...]] = {
         ("guard.skips", "guard.floor", "guard.falling", "guard.sawtooth", "guard.ceiling"),
         ("stop", "rollback", "warn", "off"),
     ),
+    "guard.rollback_precision": ("same", "fp32"),
     "numerics": ("off", "light", "full"),
     "logger": ("tensorboard", "wandb", "mlflow", "trackio"),
 }

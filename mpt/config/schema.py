@@ -252,8 +252,10 @@ class GuardConfig:
     """Factor of the loss scale after a rollback."""
     rollback_lr: float
     """Factor of the learning rate for the updates after a rollback; in (0, 1]."""
-    rollback_updates: int
-    """How many updates that is."""
+    rollback_precision: str
+    """`same`, or `fp32`: plain float32 for the attempts after a rollback; of float32 weights."""
+    rollback_steps: int
+    """For how many updates that rate, and for how many attempts that precision; ≥ 1."""
 
 
 @dataclass

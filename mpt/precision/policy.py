@@ -71,6 +71,7 @@ class Policy:
         emulation = self._emulation or (_Eagerly() if eager else None)
         self._forward = _entered(_autocast(mechanism), emulation)
         self._backward: AbstractContextManager[Any] = emulation or _NOTHING
+        self._full: AbstractContextManager[Any] | None = None
 
     @property
     def masters(self) -> list[Tensor]:
@@ -92,15 +93,21 @@ class Policy:
 
     def forward(self) -> AbstractContextManager[Any]:
         """The context of one forward pass; the same object each time."""
-        return self._forward
+        return self._full or self._forward
 
     def backward(self) -> AbstractContextManager[Any]:
         """The context of one backward pass; the same object each time."""
-        return self._backward
+        return self._full or self._backward
+
+    def in_float32(self, on: bool) -> None:
+        """From now on forward and backward compute in plain float32, or as the policy says again. For policies whose
+        weights are float32."""
+        self._borders.active = not on
+        self._full = _NoTfloat32() if on else None
 
     def gather(self) -> None:
         self._copies.gather()
-        if self._low is not None:
+        if self._low is not None and self._full is None:
             self._low.turn()
 
     def publish(self) -> None:
@@ -111,7 +118,7 @@ class Policy:
         """No gradients, and the policy's own numerics (`same`) or plain float32 with the full weights (`fp32`)."""
         if precision not in ("same", "fp32"):
             raise PrecisionError(Problem("trainer.eval_precision", f"got `{precision}`", "want same or fp32"))
-        with torch.no_grad(), self._forward if precision == "same" else self._plain_float32():
+        with torch.no_grad(), self.forward() if precision == "same" else self._plain_float32():
             yield
 
     def load_weights(self, values: Mapping[str, Tensor]) -> None:
@@ -264,6 +271,20 @@ class _Eagerly:
 
     def __enter__(self) -> None:
         self._entered.append(eagerly())
+        self._entered[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.pop().__exit__(*error)
+
+
+class _NoTfloat32:
+    """No TF32 inside; can be entered again and again."""
+
+    def __init__(self) -> None:
+        self._entered: list[AbstractContextManager[Any]] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(tfloat32_switched(False))
         self._entered[-1].__enter__()
 
     def __exit__(self, *error: Any) -> None:

@@ -106,6 +106,8 @@ class Loop:
         clock = self._clock
         clock.begin()
         self._step += 1
+        if self._progress.float32_until:
+            self._in_float32()
         watched = self._lost.watches(self._step)
         if watched:
             self._lost.before()
@@ -120,6 +122,13 @@ class Loop:
         self._history.add(attempt)
         self._recent.append(attempt)
         clock.end(attempt.samples)
+
+    def _in_float32(self) -> None:
+        """This attempt computes in float32, or is the first that does not any more."""
+        progress = self._progress
+        on = self._step <= progress.float32_until
+        self._run.policy.in_float32(on)
+        progress.float32_until *= on
 
     def _stepped(self, micro: int) -> Attempt:
         """One attempt; where memory runs out before its update, it is made anew with micro-batches in more parts."""

@@ -36,6 +36,8 @@ class Progress:
     """Steps of the last checkpoint.keep checkpoints that were due: those that a rollback may choose from. One that was
     saved because the run was interrupted is not: a rollback would depend on when that was."""
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
+    float32_until: int = 0
+    """The attempt up to which everything is computed in float32 (guard.rollback_precision)."""
     slow_until: int = 0
     """The update up to which the rate is that of guard.rollback_lr."""
 

@@ -31,7 +31,7 @@ def roll_back(course: Course, saver: Saver, alarm: Alarm, step: int) -> dict[str
     dropped = saver.forget_after(to_step)
     if progress.best and not saver.keep_best(int(progress.best["update"])):
         progress.best = {}
-    changed = _changed(course, cfg) if alarm.action == "rollback" else {}
+    changed = _changed(course, cfg, step) if alarm.action == "rollback" else {}
     told = {
         **{"step": step, "guard": alarm.guard, "fault_step": alarm.step, "checkpoint": path.name},
         **{"to_step": to_step, "to_update": totals.update, "undone": was - totals.update},
@@ -50,8 +50,8 @@ def _wanted(returns: list[int], fault: int, margin: int) -> list[int]:
     return [*reversed(early), *late]
 
 
-def _changed(course: Course, cfg: GuardConfig) -> dict[str, Any]:
-    """The scale and the rate that the run goes on with, where they are other than the checkpoint's."""
+def _changed(course: Course, cfg: GuardConfig, step: int) -> dict[str, Any]:
+    """Scale, rate and precision that the run goes on with, where they are other than the checkpoint's."""
     run, engine, update = course.run, course.engine, course.history.totals.update
     told: dict[str, Any] = {}
     if cfg.rollback_scale != 1 and run.scaler.changes:
@@ -60,8 +60,10 @@ def _changed(course: Course, cfg: GuardConfig) -> dict[str, Any]:
         run.scaler.scale.mul_(cfg.rollback_scale).clamp_(low, high)
         told["scale"] = read(run.scaler.scale)[0]
     if cfg.rollback_lr != 1:
-        course.progress.slow_until = engine.pace.until = update + cfg.rollback_updates
+        course.progress.slow_until = engine.pace.until = update + cfg.rollback_steps
         engine.pace.factor = cfg.rollback_lr
         engine.rates.start_at(update)
         told |= {"lr_factor": cfg.rollback_lr, "lr_until_update": engine.pace.until}
+    if cfg.rollback_precision == "fp32":
+        told["float32_until_step"] = course.progress.float32_until = step + cfg.rollback_steps
     return told

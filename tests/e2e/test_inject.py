@@ -77,6 +77,13 @@ def test_a_run_with_a_fault_that_never_comes_is_bit_equal_to_one_without(tmp_pat
     assert [r["grad_norm"] for r in runs[0].steps[:5]] == [r["grad_norm"] for r in runs[1].steps[:5]]
 
 
+def test_an_evaluation_does_not_have_the_fault_of_its_step(tmp_path: Path) -> None:
+    words = (*MLP, "trainer.eval_every=1", "precision=fp32", inject(4, "nan", "5", where="forward", steps=2))
+    run = Done(tmp_path / "run", *words)
+    assert [row["applied"] for row in run.steps] == [True, True, True, False, False, True]
+    assert all(isinstance(row["loss"], float) for row in run.evals)
+
+
 def test_a_spike_multiplies_the_gradient_and_an_underflow_makes_it_zero(tmp_path: Path) -> None:
     words = (*MLP, "optimizer=sgd", "optimizer.lr=1e-6", "trainer.log_every=1")
     plain = Done(tmp_path / "plain", *words, "precision=fp32")

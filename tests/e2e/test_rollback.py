@@ -107,9 +107,11 @@ def test_a_run_resumed_around_a_rollback_is_bit_equal_to_the_uninterrupted_one(
     precision: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = (*RUN, f"precision={precision}", SPIKE, "model.dropout=0.1", "guard.rollback_lr=0.5", *LOW[precision])
-    words += ("guard.rollback_scale=0.25", "guard.rollback_updates=12", "trainer.ema_decay=0.9")
+    words += ("guard.rollback_scale=0.25", "guard.rollback_steps=16", "trainer.ema_decay=0.9")
+    words += ("guard.rollback_precision=fp32",)
     whole = Done(tmp_path / "whole", *words)
-    assert len(whole.events("rollback")) == 1
+    (event,) = whole.events("rollback")
+    assert event["float32_until_step"] == 66
     seen = []
 
     def interrupted(run: Any, attempt: Any) -> None:
@@ -127,7 +129,7 @@ def test_a_run_resumed_around_a_rollback_is_bit_equal_to_the_uninterrupted_one(
 
 
 def test_rate_and_scale_are_lowered_for_a_while_where_asked(tmp_path: Path) -> None:
-    words = ("guard.rollback_lr=0.5", "guard.rollback_updates=12", "guard.rollback_scale=0.25")
+    words = ("guard.rollback_lr=0.5", "guard.rollback_steps=12", "guard.rollback_scale=0.25")
     run = Done(tmp_path / "run", *RUN, "precision=fp16", SPIKE, *LOW["fp16"], *words)
     (event,) = run.events("rollback")
     before = run.steps[event["to_step"] - 1]["scale"]

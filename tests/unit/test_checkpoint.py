@@ -112,6 +112,19 @@ def test_checkpoints_of_a_course_that_was_left_go_with_the_next_save(store: Chec
     assert names(store.dir) == ["update-000020", "update-000024"]
 
 
+def test_checkpoints_that_a_rollback_may_choose_are_kept_beside_the_newest(store: CheckpointStore) -> None:
+    for n in (1, 2, 3, 4, 5):
+        store.save(state(n), step=10 * n, update=n, keeping=[10, 20] if n > 2 else [])
+    assert names(store.dir) == [f"update-{n:06d}" for n in (1, 2, 4, 5)]
+    assert store.of_steps([30, 20, 10]) == store.dir / "update-000002"
+    (store.dir / "update-000002" / STATE).write_bytes(b"damaged")
+    assert store.of_steps([30, 20, 10]) == store.dir / "update-000001"
+    assert store.of_steps([30]) is None
+    assert store.forget_after(20) == ["update-000005", "update-000004"]
+    assert store.holds(1)
+    assert not store.holds(5)
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "grow", "no state", "no marker", "marker"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(store: CheckpointStore, damage: str) -> None:
     good = store.save(state(1), step=1, update=1)

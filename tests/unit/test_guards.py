@@ -184,6 +184,7 @@ def test_every_guard_has_an_action_and_what_it_may_be_is_refused_otherwise() -> 
         (["guard.spike=rollback", "checkpoint.every=0"], "guard.spike=rollback", "saves at the end only"),
         (["guard.spike=skip", "checkpoint.keep=1"], "guard.spike=skip", "keeps no other"),
         (["guard.spike_window=5"], "guard.spike_window", "≥ 20"),
+        (["guard.rollback_precision=fp32", "precision=fp16_master"], "guard.rollback_precision", "weights in float16"),
         (["guard.rollback_lr=2"], "guard.rollback_lr", "> 0 and ≤ 1"),
         (["guard.rollback_scale=0"], "guard.rollback_scale", "> 0"),
         (["guard.rollback_attempts=0"], "guard.rollback_attempts", "≥ 1"),

@@ -28,6 +28,7 @@ from tests.unit._precision_kit import (
     switched,
     tokens,
 )
+from tests.unit._step_kit import Kit, batch
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -255,3 +256,21 @@ def test_weights_beyond_the_stored_format_are_named() -> None:
     assert "head.weight" in str(error.value)
     built(huge, policy_config("bf16_true"))
     built(huge, policy_config("fp16_master", layers=rules(("head", "float32"))))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "fp8", "fp8_delayed", "mxfp8", "int8"])
+def test_a_policy_can_be_switched_to_plain_float32_and_back(precision: str) -> None:
+    def passed(kit: Kit) -> list[torch.Tensor]:
+        attempt, _ = kit.step.backward([batch(0)])
+        grads = [w.grad / kit.scaler.scale for w in kit.policy.weights if w.grad is not None]
+        return [attempt.loss_sum, *grads]
+
+    rules = () if precision == "tf32" else ("precision.layers=[{match: head, format: float32}]",)
+    kit, plain = Kit(f"precision={precision}", *rules), Kit("precision=fp32")
+    before = passed(kit)
+    kit.policy.in_float32(True)
+    full = passed(kit)
+    kit.policy.in_float32(False)
+    assert all(torch.equal(a, b) for a, b in zip(full, passed(plain), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(before, full, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, passed(kit), strict=True))

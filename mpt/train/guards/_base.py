@@ -19,8 +19,9 @@ def cause(row: StepRow) -> str:
 class Facts:
     """What guards know of the run. `floor` and `ceiling` are the scale's limits, None where it has none.
 
-    `exhausted` asks the device whether the strategy itself gives up; `undone` is the number of updates that rollbacks
-    have taken back. `limit` None: any number of skips in a row.
+    `float16`: it is what is computed in, so that a wider format would help. `exhausted` asks the device whether the
+    strategy itself gives up; `undone` is the number of updates that rollbacks have taken back. `limit` None: any number
+    of skips in a row.
     """
 
     strategy: str
@@ -29,6 +30,7 @@ class Facts:
     floor: float | None = None
     ceiling: float | None = None
     grows_by_interval: bool = False
+    float16: bool = True
     exhausted: Callable[[], bool] = lambda: False
     undone: Callable[[], int] = lambda: 0
 

@@ -17,6 +17,7 @@ def facts(run: Run, totals: Totals) -> Facts:
         floor=cfg.min_scale,
         ceiling=cfg.max_scale,
         grows_by_interval=cfg.growth_interval is not None,
+        float16=run.cfg.precision.compute == "float16",
         exhausted=lambda: scaler.exhausted is not None and bool(read(scaler.exhausted)[0]),
         undone=lambda: totals.undone,
     )

@@ -32,9 +32,10 @@ class Skips(Guard):
         total = row.step - row.update - self.facts.undone()
         head = f"{streak} steps in a row were skipped, up to step {row.step} ({total} of all {row.step})"
         if cause(row) == "nonfinite_loss":
+            last = "use precision=bf16" if self.facts.float16 else "look for an unsafe operation in the model"
             return (
                 f"{head}: the loss itself was non-finite, which no loss scale can cure. "
-                "Look at the inputs, lower optimizer.lr, set trainer.clip_norm, or use precision=bf16"
+                f"Look at the inputs, lower optimizer.lr, set trainer.clip_norm, or {last}"
             )
         if strategy == "none":
             return (
