@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mpt.formats.quietly import quietly
 
@@ -25,7 +26,7 @@ class EightBit:
     """Numbers as codes and scales; bit-equal to torchao's OptimState8bit."""
 
     def __init__(self, count: int, signed: bool, device: torch.device) -> None:
-        self._map = _map(signed, device)
+        self._map = torch.tensor(_map(signed), device=device)
         self._codes = torch.zeros(count, dtype=torch.uint8, device=device)
         self._scales = torch.zeros(count // BLOCK, device=device)
 
@@ -46,8 +47,10 @@ class EightBit:
 
 
 @cache
-def _map(signed: bool, device: torch.device) -> Tensor:
-    return torch.tensor(_torchao().create_dynamic_map(signed=signed), device=device)
+def _map(signed: bool) -> tuple[float, ...]:
+    """The numbers that codes stand for; real ones also where a plan traces with tensors that hold nothing."""
+    with _disable_current_modes():
+        return tuple(_torchao().create_dynamic_map(signed=signed))
 
 
 @cache

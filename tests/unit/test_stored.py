@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mpt.config.compose import compose
 from mpt.formats.rounding import round_to
 from mpt.formats.stored import Storage, join_float32, split_float32, stochastic_bfloat16
+from mpt.optim import _eight_bit
 from mpt.optim import _windows as windows
 from mpt.optim import build_optimizer
 from mpt.precision.masters import MasterCopies
@@ -149,6 +151,16 @@ def test_8_bit_moments_take_a_quarter_of_the_bytes_and_small_tensors_keep_float3
     state = optimizer("optimizer=adamw", params, "int8", Storage([None, None])).state_tensors()
     held = sum(t.numel() * t.element_size() for t in state)
     assert held == 2 * (8192 + 8192 // 256 * 4) + 2 * 100 * 4 + 4
+
+
+def test_a_trace_with_tensors_that_hold_nothing_leaves_no_trace_in_8_bit_codes() -> None:
+    pytest.importorskip("torchao")
+    _eight_bit._map.cache_clear()
+    with FakeTensorMode():
+        _eight_bit.EightBit(256, True, torch.device("cpu"))
+    held = _eight_bit.EightBit(256, True, torch.device("cpu"))
+    held.write(torch.linspace(-1, 1, 256), NONE)
+    assert (held.read() - torch.linspace(-1, 1, 256)).abs().max() <= 2**-6
 
 
 def test_bfloat16_moments_follow_a_decay_that_rounding_to_nearest_would_lose() -> None:
