@@ -14,9 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mpt.config.compose import compose
 from mpt.formats.rounding import round_to
 from mpt.formats.stored import Storage, join_float32, split_float32, stochastic_bfloat16
-from mpt.optim import _eight_bit
+from mpt.optim import _eight_bit, build_optimizer
 from mpt.optim import _windows as windows
-from mpt.optim import build_optimizer
 from mpt.precision.masters import MasterCopies
 from tests.unit._step_kit import Kit, batch
 
