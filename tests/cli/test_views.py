@@ -93,7 +93,7 @@ def test_train_help_shows_choices_and_the_composed_configuration(capsys: pytest.
         ("mpt list ", set(KINDS)),
         ("mpt list mo", {"models"}),
         ("mpt report ", set()),
-        ("mpt train recipe=dig", {"recipe=digits/small_cnn_fp16"}),
+        ("mpt train recipe=digits/small_cnn_fp", {"recipe=digits/small_cnn_fp16"}),
         ("/opt/train/mpt train precision=tf", {"precision=tf32"}),
     ],
 )
