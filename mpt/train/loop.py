@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
 
 from mpt.checkpoint import Saver
-from mpt.config._guard import returning
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
 from mpt.telemetry.console import Console
@@ -16,19 +14,17 @@ from mpt.telemetry.memory import MemoryMeter
 from mpt.train.due import Every
 from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.faults import out_of_memory
-from mpt.train.guards import Alarm, Watch, returns
-from mpt.train.guards._facts import facts
+from mpt.train.judge import Judge
 from mpt.train.lost import Losses
 from mpt.train.numerics import observer
 from mpt.train.overflow import look
 from mpt.train.parts import Fetched, smaller, told, undo
 from mpt.train.progress import TIME_RULE, Ending
-from mpt.train.rollback import roll_back
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
 from mpt.train.step import Attempt, Window
 from mpt.train.tell import Teller
-from mpt.types import Batch, StepRow
+from mpt.types import Batch
 
 READ_EVERY_S = 1.0
 """Longest time between reads of the device, for the display; longer steps are read one by one."""
@@ -58,20 +54,19 @@ class Loop:
         self._step = totals.step
         self._lost = Losses(self._run, cfg.trainer.log_every)
         self._numerics = observer(self._run, self._engine.buffers)
-        self._returns = bool(returning(cfg.guard))
-        self._watch = Watch(cfg.guard, facts(self._run, totals), self._progress.guards)
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
         self._recent: list[Attempt] = []
         self._teller = Teller(course, writer, console, memory)
+        self._judge = Judge(course, saver, self._teller)
         self._forked = False
         self._memory = memory
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
         try:
-            if self._returns and self._progress.saved_step != self._step:
+            if self._judge.may_return and self._progress.saved_step != self._step:
                 self._save()  # there is one to return to
             return self._settle() or self._attempts()
         except CutOff:
@@ -185,32 +180,19 @@ class Loop:
         self._lost.read(self._progress)
         self._course.energy.poll()
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
-        return self._judge(rows, due=due)
+        ending = self._judge.ending(rows)
+        return self._back() if ending is None and self._judge.waits and due else ending
 
-    def _judge(self, rows: Sequence[StepRow], *, due: bool) -> Ending | None:
-        """What guards say of the rows: told, and done. A rollback waits until it is due, and nothing else meanwhile."""
-        if not self._progress.alarm:
-            for alarm in self._watch.judge(rows):
-                self._teller.alarm(alarm)
-                if alarm.action == "stop":
-                    return Ending("DIVERGED", ExitCode.DIVERGED, alarm.reason)
-                if returns(alarm.guard, alarm.action):
-                    self._progress.alarm = asdict(alarm)
-        if not self._progress.alarm or not due:
-            return None
-        alarm = Alarm(**self._progress.alarm)
-        done = roll_back(self._course, self._saver, alarm, self._step)
-        if isinstance(done, str):
-            return Ending("DIVERGED", ExitCode.DIVERGED, done)
-        self._teller.rolled_back(done, alarm.reason)
-        self._watch.rolled_back()
+    def _back(self) -> Ending | None:
+        """The run goes on from an earlier update, or ends."""
+        ending = self._judge.back(self._step)
         cfg, update = self._run.cfg, self._history.totals.update
         self._saves, self._evals = Every(cfg.checkpoint.every, update), Every(cfg.trainer.eval_every, update)
-        return None
+        return ending
 
     def _act(self) -> Ending | None:
         """Checkpoints and evaluations where they are due, then the stop rules."""
-        if self._progress.alarm:
+        if self._judge.waits:
             return None
         update, cfg = self._history.totals.update, self._run.cfg
         epoch = self._length.epochs_done(self._step)
@@ -244,7 +226,7 @@ class Loop:
         if self._progress.owes_evaluation:
             self._evaluate(last=True)
         self._saver.wait()
-        wrong = self._watch.at_the_end(self._progress.last_eval)
+        wrong = self._judge.at_the_end(self._progress.last_eval)
         return Ending("DIVERGED", ExitCode.DIVERGED, wrong) if wrong else Ending("DONE", ExitCode.FINISHED, reason)
 
     def _interrupted(self) -> Ending:
@@ -259,14 +241,12 @@ class Loop:
 
         `extra`: only because the run ends here.
         """
-        step, update, progress = self._step, self._history.totals.update, self._progress
+        step, update = self._step, self._history.totals.update
         with self._clock.phase("checkpoint"):
-            progress.saved_step = step
-            progress.guards = self._watch.state()
-            if self._returns and not extra:
-                progress.returns = [*progress.returns, step][-self._run.cfg.checkpoint.keep :]
+            self._progress.saved_step = step
+            keeping = self._judge.remember(step, extra=extra)
             state = capture(self._course, self._writer.offset())
-            self._saver.save(state, step=step, update=update, last=last, keeping=progress.returns)
+            self._saver.save(state, step=step, update=update, last=last, keeping=keeping)
 
     def _evaluate(self, *, last: bool = False) -> None:
         """Metrics of this moment to the record; the checkpoint of the best ones is kept. Raises: CutOff."""
