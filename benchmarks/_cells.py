@@ -6,36 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-MAX_NOISE = 0.10
-"""p90 / p10 - 1 above which a row is void."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Order statistics of `n` repeats."""
-
-    p10: float
-    median: float
-    p90: float
-    n: int
-
-    @property
-    def noise(self) -> float:
-        """How far p90 lies above p10, as a share of p10."""
-        return self.p90 / self.p10 - 1 if self.p10 else 0.0
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """The spread of `values`, interpolated between neighbours."""
-    ordered = sorted(values)
-    return Spread(_at(ordered, 0.1), _at(ordered, 0.5), _at(ordered, 0.9), len(ordered))
-
-
-def _at(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+from mpt.bench.spread import MAX_NOISE, Spread, spread
 
 
 @dataclass(frozen=True)

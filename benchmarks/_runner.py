@@ -12,16 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from _peers import Expert, Table
-from torch import nn
 
 from mpt import registry
-from mpt.build import Run, build, channels_last
+from mpt.bench.expert import expert as expert
+from mpt.bench.expert import table as table
+from mpt.bench.expert import twin as twin
+from mpt.build import Run, build
 from mpt.config.compose import compose
 from mpt.data._context import DataSource
 from mpt.plan.facts import probe
 from mpt.precision.switches import flags
-from mpt.rng import seed_all
 from mpt.train.engine import make_engine
 from mpt.train.products import float32_products
 from mpt.train.run import train
@@ -119,42 +119,3 @@ class Steps:
         with switches, float32_products(self.cfg, self.of.plan):
             for _ in range(steps):
                 self._stepper([next(self._batches)])
-
-
-def table(run: Run, steps: int) -> Table:
-    """The run's samples in memory, and the rows of its first `steps` batches."""
-    indices = [run.data.train_indices(micro) for micro in range(steps)]
-    batches = run.data.train(start=0)
-    first = next(batches)
-    channels_last = first.inputs.dim() == 4 and first.inputs.permute(0, 2, 3, 1).is_contiguous()
-    n = run.data.spec.n_train
-    stored = first.inputs.permute(0, 2, 3, 1) if channels_last else first.inputs
-    inputs = stored.new_zeros(n, *stored.shape[1:])
-    targets = first.targets.new_zeros(n, *first.targets.shape[1:])
-    for rows, batch in zip(indices, _chain(first, batches), strict=False):
-        inputs[rows] = batch.inputs.permute(0, 2, 3, 1) if channels_last else batch.inputs
-        targets[rows] = batch.targets
-    return Table(inputs, targets, torch.tensor(indices, device=inputs.device), channels_last)
-
-
-def _chain(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
-    yield first
-    yield from rest
-
-
-def twin(run: Run) -> nn.Module:
-    """Another model with the run's initial weights and layout, untouched by any policy."""
-    seed_all(run.cfg.seed)
-    model: nn.Module = registry.load("models", run.cfg.model.name).build(run.cfg.model.options, run.data.spec)
-    model = model.to(run.device)
-    if channels_last(run.cfg):
-        model = model.to(memory_format=torch.channels_last)
-    return model.train()
-
-
-def expert(run: Run, steps: int, *, half: bool = False) -> Expert:
-    """The expert's loop over the run's batches, from its weights, with its schedule; `half`: under autocast."""
-    rates = [run.lr(update) for update in range(steps)]
-    autocast = torch.autocast(run.device.type, dtype=torch.bfloat16) if half else None
-    decay = run.cfg.optimizer.weight_decay
-    return Expert(twin(run), table(run, steps), rates, weight_decay=decay, autocast=autocast)

@@ -19,7 +19,6 @@ SIGPIPE = 141
 """128 + SIGPIPE's number, as shells report a program whose reader went away."""
 
 LATER = {
-    "bench": "use `mpt train data=synthetic_images trainer.max_steps=50`: its report has the speed",
     "tune": "use `mpt sweep precision=fp32,bf16,fp16`",
 }
 """Names that are reserved, and what does something of the kind today."""

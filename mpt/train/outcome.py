@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
+from mpt.build import Run
 from mpt.checkpoint.saver import Tally
 from mpt.plan.mfu import Work, mfu, peak_tflops
 from mpt.record.provenance import versions
 from mpt.telemetry.history import read
 from mpt.telemetry.memory import Memory, MemoryMeter
 from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, summary
+from mpt.train.engine import Engine
 from mpt.train.predicted import predicted_peak
 from mpt.train.preflight import Preflight
 from mpt.train.progress import Ending, Progress
@@ -66,21 +70,22 @@ def _renamed(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _memory(course: Course, memory: MemoryMeter, snapshot_bytes: int) -> Memory:
-    run, policy = course.run, course.run.policy
+    return memory.memory(lasting(course.run, course.engine), snapshot_bytes)
+
+
+def lasting(run: Run, engine: Engine) -> dict[str, list[Tensor]]:
+    """The tensors of a run between steps, in the groups of `telemetry.memory`."""
+    policy, ema = run.policy, engine.ema
     weights = {id(w) for w in policy.weights}
     masters = [t for t in policy.held.stored() if id(t) not in weights]
-    ema = course.engine.ema
-    return memory.memory(
-        {
-            "params": list(run.model.parameters()),
-            "buffers": list(run.model.buffers()),
-            "grads": [t.grad for t in (*policy.weights, *masters) if t.grad is not None],
-            "optimizer": [*masters, *run.optimizer.state_tensors()],
-            "ema": ema.average if ema else [],
-            "data": run.data.resident(),
-        },
-        snapshot_bytes,
-    )
+    return {
+        "params": list(run.model.parameters()),
+        "buffers": list(run.model.buffers()),
+        "grads": [t.grad for t in (*policy.weights, *masters) if t.grad is not None],
+        "optimizer": [*masters, *run.optimizer.state_tensors()],
+        "ema": ema.average if ema else [],
+        "data": run.data.resident(),
+    }
 
 
 def _extras(course: Course, seen: Preflight, saves: Tally) -> Extras:

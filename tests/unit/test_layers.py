@@ -17,7 +17,7 @@ LAYERS = (
     {"precision", "scaling", "models", "data", "tasks", "optim", "schedules", "checkpoint"},
     {"plan", "record", "telemetry"},
     {"build"},
-    {"train", "report", "loggers", "predict"},
+    {"train", "report", "loggers", "predict", "bench"},
     {"commands", "cli", "__main__"},
 )
 SAME_LAYER = {("plan", "record.cpu")}

@@ -1,0 +1,73 @@
+"""`mpt bench`: measured speed and memory of precisions and settings, in turns; trains to no end."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mpt.commands import _flags
+from mpt.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from mpt.config.schema import RunConfig
+
+SUMMARY = "measured step time, throughput, memory and MFU here, for each of a list of precisions or settings"
+ORDER = 6
+USAGE = """mpt bench [group=choice] [key=value] … [--against expert] [--repeats N] [--budget-s S] [--json]
+
+Takes what `mpt train` takes; comma lists are compared: precision=fp32,bf16 trainer.compile=false,true.
+They take turns, the order alternates, the first round is dropped; figures whose noise passes 10 % are void.
+data.batch_size=auto finds the largest micro-batch that fits and keeps the batch of an update.
+--against expert lets a hand-written loop over the same batches take turns too."""
+
+_AUTO = "data.batch_size=auto"
+
+
+def run(args: list[str]) -> int:
+    """Measures and prints."""
+    known, words = _flags.parse("mpt bench", args, _add_flags)
+    if known.help:
+        print(USAGE)
+        return 0
+    wanted = _wanted(words, known.config_dir)
+    from mpt.bench.measure import measure
+    from mpt.bench.spread import Effort
+    from mpt.bench.tell import document, section
+    from mpt.plan.facts import probe
+
+    facts = probe(wanted[0][1].device)
+    effort = Effort(known.repeats, known.budget_s)
+    results = measure(wanted, effort, against_expert=known.against == "expert", find_batch=_AUTO in words)
+    from mpt.commands._console import console, print_json
+    from mpt.report.text import render
+
+    if known.json:
+        print_json(document(results, asdict(facts)))
+    else:
+        console().print(render([section(results, facts.name)]))
+    return 0
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--against", choices=["expert"])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--budget-s", type=float, default=60.0)
+
+
+def _wanted(words: list[str], config_dir: str | None) -> list[tuple[str, RunConfig]]:
+    """Each combination, checked, before anything is built."""
+    from mpt.commands._lists import expanded
+    from mpt.config.check import require
+    from mpt.config.compose import compose, refuse_hydra_words
+
+    sizes = [word for word in words if word.startswith("data.batch_size=")]
+    if _AUTO in sizes and len(sizes) > 1:
+        raise ConfigError(Problem("data.batch_size", f"got {' and '.join(sizes)}", f"leave {_AUTO} or the number away"))
+    found = []
+    for label, line in expanded([word for word in words if word != _AUTO]):
+        refuse_hydra_words(line)
+        found.append((label, require(compose(line, config_dir))))
+    return found

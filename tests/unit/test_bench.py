@@ -1,0 +1,133 @@
+"""mpt bench: what is compared, what fits, and what is claimed. Nothing here depends on a time."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mpt.bench.measure import Result
+from mpt.bench.search import largest, resized
+from mpt.bench.spread import Spread
+from mpt.bench.tell import break_even, document, section, speed_up
+from mpt.cli import main
+from mpt.commands._lists import expanded
+from mpt.config.compose import compose
+from mpt.plan.mfu import Work
+from mpt.telemetry.memory import Memory
+from mpt.types import Batch, Unmeasured
+
+
+def test_comma_lists_are_multiplied_out_and_brackets_are_no_lists() -> None:
+    found = expanded(["model=mlp", "precision=fp32,bf16", "a.b=[1,2]", "trainer.compile=false,true"])
+    assert [label for label, _ in found] == [
+        *("precision=fp32 trainer.compile=false", "precision=fp32 trainer.compile=true"),
+        *("precision=bf16 trainer.compile=false", "precision=bf16 trainer.compile=true"),
+    ]
+    assert found[3][1] == ["model=mlp", "precision=bf16", "a.b=[1,2]", "trainer.compile=true"]
+    assert expanded(["x=1", "name=a,,b"]) == [("as asked", ["x=1", "name=a,,b"])]
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 63, 64, 65, 1000])
+@pytest.mark.parametrize("start", [1, 7, 64])
+def test_the_largest_that_fits_is_found_by_doubling_and_bisecting(most: int, start: int) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= most
+
+    assert largest(fits, start) == most
+    assert len(tried) == len(set(tried)) <= 2 * 10 + 2
+
+
+def test_the_search_ends_at_its_limit() -> None:
+    assert largest(lambda size: True, 3, most=50) == 50
+
+
+def test_a_resized_batch_repeats_samples_in_the_same_layout() -> None:
+    inputs = torch.randn(3, 2, 4, 4).contiguous(memory_format=torch.channels_last)
+    made = resized(Batch(inputs, torch.arange(3)), 7)
+    assert made.targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert made.inputs.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(made.inputs[4], inputs[1])
+
+
+def result(label: str = "a", step_ms: float = 10.0, noise: float = 0.0, **more: Any) -> Result:
+    memory = Memory(*[1] * 11, "by hand")  # type: ignore[arg-type]
+    none = Unmeasured("not looked at")
+    plain: dict[str, Any] = dict(
+        label=label, cfg=compose(["device=cpu"]), emulated=False, effective="float32", samples=64,
+        step_ms=Spread(step_ms, step_ms, step_ms * (1 + noise), 5), expert_ms=none, memory=memory,
+        work=Work({"float32": 10}), mfu=none, peak_tflops=none, ceiling_share=none, compile_s=none, largest=None,
+    )  # fmt: skip
+    return Result(**{**plain, **more})
+
+
+def test_a_speed_up_is_claimed_only_for_quiet_native_figures() -> None:
+    first = result()
+    assert speed_up(result(step_ms=5.0), first) == 2.0
+    assert isinstance(speed_up(result(noise=0.2), first), Unmeasured)
+    assert speed_up(result(emulated=True), first) == Unmeasured("emulated: no speed is claimed")
+    shown = section([first, result("b", noise=0.2)], "here")
+    assert shown.tables[0].rows[1][1].endswith("void")
+    assert shown.tables[0].rows[1][4] == "n/a"
+
+
+def test_compiling_pays_after_its_seconds_over_the_gain_of_a_step() -> None:
+    eager = result(step_ms=30.0)
+    compiled = result("c", step_ms=20.0, compile_s=5.0)
+    assert break_even(eager, compiled) == 500
+    assert break_even(compiled, replace(eager, compile_s=1.0)) == Unmeasured("compiled steps are not faster")
+
+
+def test_a_document_is_strict_json_with_reasons() -> None:
+    found = json.loads(json.dumps(document([result()], {}), allow_nan=False))["results"][0]
+    assert found["mfu"] is None
+    assert found["mfu_reason"] == "not looked at"
+    assert found["memory"]["peak_bytes"] == 1
+
+
+TINY = ("model=mlp", "model.width=8", "data.limit=64", "data.batch_size=16", "device=cpu", "--repeats", "5")
+
+
+def test_bench_compares_precisions_with_each_other_and_with_the_experts_loop(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("precision=fp32,bf16,fp16", "--against", "expert", "--budget-s", "0", "--json")
+    assert main(["bench", *TINY, *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    fp32, bf16, fp16 = found["results"]
+    assert [r["label"] for r in (fp32, bf16, fp16)] == ["precision=fp32", "precision=bf16", "precision=fp16"]
+    assert fp32["step_ms"]["n"] == bf16["step_ms"]["n"] == 5
+    assert fp32["expert_ms"]["n"] == 5
+    assert fp16["expert_ms"] is None
+    assert fp16["speed_up"] is None
+    assert "no speed is claimed" in fp16["mfu_reason"]
+    assert fp32["flops_per_step"] == bf16["flops_per_step"] > 0
+    assert fp32["memory"]["peak_bytes"] > 0
+    assert not any(tmp_path.iterdir())
+
+
+def test_auto_finds_a_batch_and_keeps_that_of_an_update(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpt.bench.cell.Cell.largest_batch", lambda cell: (5, "by hand"))
+    assert main(["bench", *TINY, "data.batch_size=auto", "--budget-s", "0"]) == 2  # said twice
+    words = [word for word in TINY if not word.startswith("data.batch_size")]
+    capsys.readouterr()
+    assert main(["bench", *words, "data.batch_size=auto", "--budget-s", "0"]) == 0
+    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "micro-batches up to 5 fit (by hand); measured with 4 × 16" in shown
+
+
+def test_bench_refuses_before_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "precision=fp32,bf17"]) == 2
+    assert "bf17" in capsys.readouterr().err
+    assert main(["bench", "--against", "me"]) == 2
