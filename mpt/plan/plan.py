@@ -66,6 +66,9 @@ def length(cfg: RunConfig, batches_per_epoch: int, params: int) -> Length:
     return Length(batches_per_epoch, accumulate, math.ceil(micro / accumulate), micro)
 
 
+_UNIT = {"images": "numbers", "tokens": "tokens"}
+
+
 @dataclass(frozen=True)
 class Plan:
     """The decided run. `notes` are sentences a user should read before it starts; `data_bytes` stay on the device."""
@@ -100,9 +103,10 @@ class Plan:
     def lines(self) -> list[str]:
         """What a user sees first: asked and effective precision, device, sizes."""
         m = self.mechanism
+        each = f"{'×'.join(map(str, self.data.shape))} {_UNIT[self.data.kind]}"
         return [
             f"{self.model} on {self.data.name}: {self.params:,} parameters, "
-            f"{self.data.n_train:,} training and {self.data.n_eval:,} evaluation samples",
+            f"{self.data.n_train:,} training and {self.data.n_eval:,} evaluation samples of {each}",
             f"precision {self.precision}: compute {m.compute} {m.how} on {self.device.name} ({m.reason})",
             *self._low_bit(),
             *self._attention(),
@@ -159,8 +163,9 @@ def notes(
         told.append("synthetic data: for speed measurements, nothing can be learned from it")
     if cfg.plugins:
         told.append("runs code of yours: plugins " + ", ".join(cfg.plugins))
-    if "path" in cfg.model.options:
-        told.append(f"runs code of yours: model.path {cfg.model.options['path']}")
+    for group, options in (("model", cfg.model.options), ("data", cfg.data.options)):
+        if options.get("path"):
+            told.append(f"runs code of yours: {group}.path {options['path']}")
     return tuple(told)
 
 

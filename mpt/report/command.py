@@ -144,8 +144,13 @@ def _show(parts: Sequence[Section], status: str = "") -> None:
 
     from mpt.report.text import render
 
-    terminal = Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 180)
-    terminal.print(render(parts, status))
+    piped = not sys.stdout.isatty()
+    terminal = Console(markup=False, highlight=False, emoji=False, width=180 if piped else None)
+    with terminal.capture() as shown:
+        terminal.print(render(parts, status))
+    text = shown.get()
+    # rich fills lines up to the width, which a file or a pager has no use for
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.splitlines()) if piped else text)
 
 
 def _tell(written: Sequence[Path]) -> None:

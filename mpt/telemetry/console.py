@@ -31,6 +31,9 @@ class Console(Protocol):
     def update(self, snapshot: Snapshot) -> None:
         """Where the run stands, at a log point."""
 
+    def doing(self, what: str) -> None:
+        """What keeps the run between two steps; the next update ends it."""
+
     def evaluated(self, step: int, update: int, metrics: Mapping[str, float]) -> None:
         """The metrics of an evaluation."""
 
@@ -98,6 +101,9 @@ class QuietConsole:
     def update(self, snapshot: Snapshot) -> None:
         return
 
+    def doing(self, what: str) -> None:
+        return
+
     def evaluated(self, step: int, update: int, metrics: Mapping[str, float]) -> None:
         return
 
@@ -131,6 +137,9 @@ class LineConsole:
         if now - self._last_s >= self._every_s or last_step:
             self._last_s = now
             self._print(" · ".join([place(snapshot), *figures(snapshot)]))
+
+    def doing(self, what: str) -> None:
+        return
 
     def evaluated(self, step: int, update: int, metrics: Mapping[str, float]) -> None:
         self._print(metrics_text(step, update, metrics))

@@ -37,6 +37,7 @@ class RichConsole:
         self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=shared)
         self._last_s = float("-inf")
         self._gone = False
+        self._snapshot: Snapshot | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +54,13 @@ class RichConsole:
         if now - self._last_s < _REDRAW_S and snapshot.step < snapshot.total_steps:
             return
         self._last_s = now
+        self._snapshot = snapshot
         self._shielded(lambda: self._draw(snapshot))
+
+    def doing(self, what: str) -> None:
+        snapshot = self._snapshot
+        if snapshot is not None:
+            self._shielded(lambda: self._draw(snapshot, what))
 
     def evaluated(self, step: int, update: int, metrics: Mapping[str, float]) -> None:
         self._print(metrics_text(step, update, metrics), "cyan")
@@ -66,10 +73,10 @@ class RichConsole:
         for i, line in enumerate(lines):
             self._print(line, "bold" if i == 0 else "")
 
-    def _draw(self, snapshot: Snapshot) -> None:
+    def _draw(self, snapshot: Snapshot, doing: str = "") -> None:
         if not self._live.is_started:
             self._live.start()
-        self._live.update(screen(snapshot), refresh=True)
+        self._live.update(screen(snapshot, doing), refresh=True)
 
     def _print(self, line: str, style: str) -> None:
         self._shielded(lambda: self._terminal.print(Text(line, style=style, overflow="fold")))
@@ -84,12 +91,15 @@ class RichConsole:
             self._gone = True
 
 
-def screen(snapshot: Snapshot) -> Group:
-    """The two lines at the bottom."""
+def screen(snapshot: Snapshot, doing: str = "") -> Group:
+    """The two lines at the bottom; `doing` stands in place of the figures."""
     bar = ProgressBar(total=max(snapshot.total_steps, 1), completed=snapshot.step, complete_style="cyan")
     top = Table.grid(padding=(0, 1), expand=True)
     top.add_column(ratio=1)
     top.add_column(no_wrap=True, justify="right")
     top.add_row(bar, Text(place(snapshot)))
     style = "yellow" if snapshot.skipped else "dim"
-    return Group(top, Text("   ".join(figures(snapshot)), style=style, no_wrap=True, overflow="ellipsis"))
+    return Group(
+        top,
+        Text(f"{doing} …" if doing else "   ".join(figures(snapshot)), style=style, no_wrap=True, overflow="ellipsis"),
+    )

@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import mpt
 from mpt.errors import ExitCode
@@ -27,6 +28,18 @@ def line_of(error: BaseException) -> str:
     frames = [frame for e in chain for frame in traceback.extract_tb(e.__traceback__)]
     theirs = [f for f in frames if not f.filename.startswith((_OURS, "<")) and not _library(f.filename)]
     return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+
+
+def module_of(error: BaseException, model: nn.Module) -> str:
+    """The innermost module of the model that was being called: `4` (Linear); else the line that raised."""
+    names = {id(module): name or "the model" for name, module in model.named_modules()}
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        module = trace.tb_frame.f_locals.get("self")
+        if id(module) in names:
+            found = f"module `{names[id(module)]}` ({type(module).__name__})"
+        trace = trace.tb_next
+    return found or "{0.filename}:{0.lineno}".format(traceback.extract_tb(error.__traceback__)[-1])
 
 
 def ending_of(error: BaseException) -> Ending | None:

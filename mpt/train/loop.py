@@ -230,6 +230,7 @@ class Loop:
         return Ending("DIVERGED", ExitCode.DIVERGED, wrong) if wrong else Ending("DONE", ExitCode.FINISHED, reason)
 
     def _interrupted(self) -> Ending:
+        self._console.say(f"{self._stop.name}: saving, then stopping; a second Ctrl-C stops at once")
         if self._progress.saved_step != self._step:
             self._save(last=True, extra=True)
         self._saver.wait()
@@ -255,6 +256,7 @@ class Loop:
         if not self._forked and run.cfg.data.workers:
             self._saver.wait()  # the first evaluation forks its workers, which is not safe beside a busy thread
         self._forked = True
+        self._console.doing("evaluating")
         with self._clock.phase("eval"), ema.in_place_of_weights() if ema else nullcontext():
             metrics = evaluate(run.model, run.policy, task, run.data, precision, lambda: self._stop.signal is not None)
         self._progress.owes_evaluation = False

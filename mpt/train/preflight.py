@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from mpt.precision.audit import Auditor
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
-from mpt.train.faults import line_of, out_of_memory
+from mpt.train.faults import line_of, module_of, out_of_memory
 from mpt.train.parts import cut, smaller, undo
 from mpt.train.step import start_backward
 from mpt.types import Audit, Batch
@@ -102,7 +101,7 @@ def _pass(run: Run, memory: MemoryMeter, batch: Batch) -> Preflight:
     with run.policy.forward():
         proof = probe(run.device.type)  # first: libraries take their workspace at the first product
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
-    with _explained(run.cfg.model.choice, batch), memory.observed(*batch), auditor, _arrivals(run) as order:
+    with _explained(run.cfg.model.choice, run.model, batch), memory.observed(*batch), auditor, _arrivals(run) as order:
         with run.policy.forward():
             output = run.model(batch.inputs)
         run.task.check(output, batch)
@@ -136,7 +135,7 @@ def _arrivals(run: Run) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _explained(choice: str, batch: Batch) -> Iterator[None]:
+def _explained(choice: str, model: nn.Module, batch: Batch) -> Iterator[None]:
     try:
         yield
     except MptError:
@@ -147,7 +146,7 @@ def _explained(choice: str, batch: Batch) -> Iterator[None]:
             raise DoesNotFit(Problem(f"model={choice}", what, "make the model or data.image_size smaller")) from error
         shown = f"{type(error).__name__}: {error}"
         what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {shown}"
-        where = line_of(error) or "{0.filename}:{0.lineno}".format(traceback.extract_tb(error.__traceback__)[-1])
+        where = line_of(error) or module_of(error, model)
         raise ModelError(Problem(f"model={choice}", what, f"raised in {where}")) from error
 
 

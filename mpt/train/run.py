@@ -30,11 +30,11 @@ from mpt.telemetry.console import Console, make_console
 from mpt.telemetry.energy import EnergyMeter
 from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
+from mpt.train.closing import last_lines
 from mpt.train.engine import make_engine
 from mpt.train.faults import ending_of, out_of_memory
 from mpt.train.inject import injector
 from mpt.train.loop import Loop
-from mpt.train.lost import vanished
 from mpt.train.outcome import summarize
 from mpt.train.parts import told as in_parts
 from mpt.train.preflight import Preflight, fitting
@@ -100,7 +100,7 @@ def _train(
             writer.finish(ending.marker, ending.reason)
         except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
             ending = Ending("FAILED", fault.exit_code, str(fault))
-        console.finish([f"{ending.status}: {ending.reason}", *vanished(course.progress), str(run_dir)])
+        console.finish(list(last_lines(course, ending, run_dir, argv)))
     return ending.exit_code
 
 

@@ -146,6 +146,16 @@ def test_the_live_display_shows_bar_figures_and_kept_lines_with_markup_as_text(t
         assert part in text
 
 
+def test_the_live_display_says_what_it_is_busy_with_until_the_next_step(terminal: Terminal) -> None:
+    with RichConsole(terminal) as console:
+        console.doing("evaluating")  # nothing to show it under yet
+        assert "evaluating" not in terminal.getvalue()
+        console.update(snapshot(50))
+        console.doing("evaluating")
+        assert "50/200 steps" in terminal.getvalue().split("loss 0.5")[-1]
+        assert "evaluating …" in terminal.getvalue()
+
+
 def test_the_live_display_is_redrawn_at_most_ten_times_a_second(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
+
 from omegaconf import Container, DictConfig, OmegaConf
 
 from mpt.config.compose._run import composition
@@ -20,7 +23,10 @@ def show(
     if cfg == "job":
         print(as_yaml(made.yaml, package, resolve), end="")
     else:
-        run_hydra(requoted(args, multirun=False))
+        # In one piece: Hydra prints through logging, which shows a traceback for each line that nobody reads any more.
+        with redirect_stdout(io.StringIO()) as shown:
+            run_hydra(requoted(args, multirun=False))
+        print(shown.getvalue(), end="")
     return 0
 
 
