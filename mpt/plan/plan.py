@@ -119,7 +119,7 @@ class Plan:
         """How many modules attend with low-bit operands."""
         rows = [row for row in self.rows if row.kind == "attention"]
         labels = ", ".join(dict.fromkeys(row.compute for row in rows))
-        return [f"attention with operands {labels} emulated in {len(rows)} modules"] if rows else []
+        return [f"attention with operands {labels} emulated in {len(rows)} of the modules"] if rows else []
 
     def _low_bit(self) -> list[str]:
         """How many of the layers that multiply are low-bit, and how."""
