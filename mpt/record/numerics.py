@@ -50,7 +50,7 @@ class Look:
         return self.scale if role in SCALED else 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Numerics:
     """All looks in the order of steps; `bad` lines could not be read."""
 

@@ -51,7 +51,7 @@ def report(run_dir: str, as_json: bool, html: bool = True) -> int:
     """
     run = read_run(Path(run_dir))
     parts = sections(run)
-    texts = {"report.md": to_markdown(parts), **({"report.html": html_of(run)} if html else {})}
+    texts = {"report.md": to_markdown(parts), **({"report.html": html_of(run, parts)} if html else {})}
     written = write_reports(run.path, texts)
     if as_json:
         print(dumps(to_json(parts, run.path), indent=2))
@@ -61,9 +61,9 @@ def report(run_dir: str, as_json: bool, html: bool = True) -> int:
     return ExitCode.FINISHED
 
 
-def html_of(run: RunData) -> str:
-    """report.html of a run."""
-    return to_html(run_page(run, brief_of(run) if len(run.steps) else None))
+def html_of(run: RunData, parts: Sequence[Section] | None = None) -> str:
+    """report.html of a run, of its `sections` where they are known."""
+    return to_html(run_page(run, brief_of(run) if len(run.steps) else None, parts))
 
 
 def compared(

@@ -23,10 +23,10 @@ _CURVES = Section("curves", "Course of training")
 _MEMORY = Section("memory", "Memory")
 
 
-def run_page(run: RunData, brief: Brief | None) -> Page:
+def run_page(run: RunData, brief: Brief | None, texts: Sequence[Section] | None = None) -> Page:
     """The page of one run; `brief` None where it took no step: then there is nothing to draw."""
     drawn = [] if brief is None else [Drawn(0, 0, clean(run.name), clean(run.name), brief)]
-    first, *others = sections(run)
+    first, *others = sections(run) if texts is None else texts
     parts = _with_figures([first, _CURVES, *others], figures(drawn) if drawn else [])
     parts = [_with_config(part, run) if part.section.key == "configuration" else part for part in parts]
     return Page(first.title, tuple(parts), tuple(drawn))

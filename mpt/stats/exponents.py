@@ -114,8 +114,9 @@ class Exponents:
         below = (held / held[-1]) ** block
         largest = np.diff(below, prepend=(self.zeros / held[-1]) ** block)  # that of a block is in this bin
         reach = math.log2(row.max) - underflow_log2(row)
-        gone = np.array([self.some - self._above(top - reach) for top in (_FLOORS + _CEILINGS) / 2])
-        return float((largest * np.minimum(gone / np.maximum(held - self.zeros, 1.0), 1.0)).sum())
+        some = np.flatnonzero(largest > 0)
+        gone = np.array([self.some - self._above(top - reach) for top in (_FLOORS + _CEILINGS)[some] / 2])
+        return float((largest[some] * np.minimum(gone / np.maximum(held - self.zeros, 1.0)[some], 1.0)).sum())
 
     def headroom_bits(self, spec: NumberFormat | str, scale: float = 1.0) -> float | None:
         """By how many powers of two the largest could grow before it overflows; negative where it does."""

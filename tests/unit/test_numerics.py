@@ -55,9 +55,16 @@ class Kit:
         return json.loads(dumps(found))
 
 
-@pytest.mark.parametrize(
-    "words", [("precision=fp32",), ("precision=fp16", "trainer.accumulate=2", "model.dropout=0.1")]
-)
+WORDS = [
+    ("precision=fp32",),
+    ("precision=fp16", "trainer.accumulate=2", "model.dropout=0.1"),
+    ("precision=fp16", "scaling=per_layer"),
+    ("precision=fp8_delayed", "model.width=32"),
+    ("precision=bf16_true",),
+]
+
+
+@pytest.mark.parametrize("words", WORDS)
 def test_a_run_that_is_looked_at_has_the_same_numbers(words: tuple[str, ...], tmp_path: Path) -> None:
     Done(tmp_path / "off", *SHORT, *words)
     Done(tmp_path / "full", *SHORT, *words, "numerics=full", "numerics_every=3")

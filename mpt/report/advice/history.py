@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpt.formats.table import NumberFormat, format_of
-from mpt.record.numerics import GRADIENTS, OUTPUT_GRADIENTS, SCALED, Look, Numerics, module_of
+from mpt.record.numerics import GRADIENTS, SCALED, Look, Numerics, module_of
 from mpt.record.reader import RunData
 from mpt.report.advice.survival import vanished
 from mpt.report.section import get
@@ -34,19 +35,26 @@ class History:
     """One entry for each step. `largest`: log2 of the largest unscaled gradient (-inf: all are 0); `limit`: log2 of
     the largest loss scale at which the step does not overflow in `spec` (-inf: its loss was non-finite).
 
-    `layers`: log2 of each layer's largest gradient relative to `largest`.
+    `layers`: log2 of each layer's largest gradient relative to `largest`, at each look; `nearest`: for each step the
+    last look up to it.
     """
 
     spec: NumberFormat
     largest: Array
     limit: Array
     layers: Array
+    nearest: NDArray[np.int64]
     looks: tuple[Seen, ...]
     own: bool
     """Whether the run computed in `spec` itself: what vanished at its own scale can only be guessed at."""
 
     def __len__(self) -> int:
         return len(self.limit)
+
+    def layers_at(self, index: int) -> Array:
+        """log2 of each layer's largest unscaled gradient at a step."""
+        found: Array = self.layers[self.nearest[index]] + self.largest[index]
+        return found
 
     def lost(self, seen: Seen, scale: float, powers: Sequence[int] | NDArray[np.int64] | None = None) -> float:
         """The share of weight gradients that is 0 or infinite in `spec` at this loss scale; `powers`: times a power of
@@ -75,10 +83,12 @@ def history(run: RunData, spec: str = "float16") -> History | None:
     limit = _limits(run, largest, row, own)
     names = _modules(looks)
     told = tuple(_seen(at[look.step], look, names, row if own else None) for look in looks)
-    layers = _layers(looks, names, where, seen, len(steps))
-    return History(row, largest, limit, layers, tuple(s for s in told if s.whole.some), own)
+    nearest = np.clip(np.searchsorted(where, np.arange(len(steps)), side="right") - 1, 0, len(looks) - 1)
+    layers = _layers(looks, names, seen)
+    return History(row, largest, limit, layers, nearest, tuple(s for s in told if s.whole.some), own)
 
 
+@lru_cache(maxsize=4)
 def of_looks(numerics: Numerics, spec: str = "float16") -> History | None:
     """The looks alone as a history, for what needs no other step; None where none has finite gradients."""
     row = format_of(spec)
@@ -87,8 +97,8 @@ def of_looks(numerics: Numerics, spec: str = "float16") -> History | None:
         return None
     largest, names = np.asarray([_largest(look) for look in looks]), _modules(looks)
     told = tuple(seen for i, look in enumerate(looks) if (seen := _seen(i, look, names, None)).whole.some)
-    layers = _layers(looks, names, np.arange(float(len(looks))), largest, len(looks))
-    return History(row, largest, overflow_log2(row) - largest, layers, told, False)
+    layers, nearest = _layers(looks, names, largest), np.arange(len(looks))
+    return History(row, largest, overflow_log2(row) - largest, layers, nearest, told, False)
 
 
 def _modules(looks: Sequence[Look]) -> list[str]:
@@ -136,21 +146,17 @@ def _limits(run: RunData, largest: Array, row: NumberFormat, own: bool) -> Array
     return np.where(broken, -np.inf, limit)
 
 
-def _layers(looks: list[Look], names: Sequence[str], where: Array, seen: Array, steps: int) -> Array:
-    """Shapes: (steps, layers); -inf where a layer has no gradient."""
-    table = np.asarray([[_top(look, name) for name in names] for look in looks]) - seen[:, None]
-    index = np.clip(np.searchsorted(where, np.arange(steps), side="right") - 1, 0, len(looks) - 1)
-    return np.asarray(table[index], dtype=np.float64)
-
-
-def _top(look: Look, module: str) -> float:
-    tops = [
-        t.top - math.log2(look.scale)
-        for role in (GRADIENTS, OUTPUT_GRADIENTS)
-        for name, t in look.of(role).items()
-        if module_of(role, name) == module and t.top is not None
-    ]
-    return max(tops, default=-math.inf)
+def _layers(looks: Sequence[Look], names: Sequence[str], seen: Array) -> Array:
+    """Shapes: (looks, layers); -inf where a layer has no gradient."""
+    at = {name: i for i, name in enumerate(names)}
+    table = np.full((len(looks), len(names)), -np.inf)
+    for row, look in zip(table, looks, strict=True):
+        for role in SCALED:
+            for name, tensor in look.of(role).items():
+                if tensor.top is not None:
+                    column = at[module_of(role, name)]
+                    row[column] = max(row[column], tensor.top - math.log2(look.scale))
+    return table - seen[:, None]
 
 
 def _log2(values: Array) -> Array:

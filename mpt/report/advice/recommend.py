@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -111,6 +112,7 @@ def _chosen(past: History, outcomes: Sequence[Outcome], best: Outcome, tuned: Ou
     return None, f"{alone}, and at its best scale it still {losses(best)}: use bf16, which has the range of float32"
 
 
+@lru_cache(maxsize=4)
 def judged_scale(numerics: Numerics) -> float:
     """The loss scale under which float16 is judged: the run's last, else the best where 1 loses some gradients."""
     last = numerics.looks[-1].scale

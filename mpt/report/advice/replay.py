@@ -56,7 +56,7 @@ def replay(name: str, constants: Constants, past: History) -> Outcome:
         inside = _NONE
         if isinstance(rule, PerLayer):
             powers.append(rule.exponents)
-            inside = past.layers[i] + past.largest[i] + math.log2(rule.scale) + (rule.exponents if i else 0)
+            inside = past.layers_at(i) + math.log2(rule.scale) + (rule.exponents if i else 0)
             over = over or bool((inside >= top).any())
             inside = np.where(inside >= top, np.inf, np.exp2(inside))
         found.append(over)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mpt.formats.table import NumberFormat, format_of
 from mpt.record.numerics import ACTIVATIONS, GRADIENTS, ROLES, SCALED, WEIGHTS, Numerics, module_of
@@ -83,6 +84,7 @@ class Layer:
         return Fate(max(forward, default=None), backward, self.sqnr_db.get(ahead.mantissa_bits))
 
 
+@lru_cache(maxsize=4)
 def layers(numerics: Numerics, computed: NumberFormat | None = None) -> list[Layer]:
     """Every module with numbers of its own, in the order of the model. `computed`: the format that the run computed in
     itself, in which small gradients may have become 0."""
