@@ -217,6 +217,8 @@ def _describe(
     writer.json("audit", seen.document())
     lines = [*run.plan.lines(), *run.data.notes, *seen.lines(), *told]
     lines += [f"passed over {path}: {why}" for path, why in start.rejected]
+    if run.cfg.debug.inject:
+        lines.append("faults are put in on purpose (debug.inject): what comes of it is no result")
     step = course.history.totals.step
     if start.checkpoint is not None:
         lines.append(f"goes on after step {step} from {start.checkpoint}")
