@@ -24,6 +24,8 @@ ROWS = {
     8: "float32_amd.py",
     9: "memory.py",
     10: "bytes_held.py",
+    11: "predicted_memory.py",
+    12: "predicted_time.py",
     13: "help.py",
     14: "startup.py",
     15: "sweep_job.py",

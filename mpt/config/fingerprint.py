@@ -14,7 +14,7 @@ _OUTSIDE = (
     *("numerics", "numerics_every"),
 )
 _OUTSIDE_OF = {
-    "trainer": ("log_every", "max_time_s", "peak_tflops", "predict"),
+    "trainer": ("log_every", "max_time_s", "peak_tflops", "predict", "profile"),
     "data": ("workers", "threads", "download", "root"),
     "distributed": ("nproc",),
     "scaling": ("uses",),

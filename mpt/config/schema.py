@@ -187,6 +187,8 @@ class TrainerConfig:
     """Dense TFLOP/s of the device in the format of the policy, for MFU; > 0; None: from the table of GPUs."""
     predict: str
     """`auto` (runs of a minute or more), `true` or `false`: predict the peak memory too, beside what was measured."""
+    profile: int | None
+    """Steps that torch's profiler sees after the warm-up, into the run folder; ≥ 1; None: none."""
     threads: int | None
     """CPU threads; None: torch's own, one for tiny nets."""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 
 from mpt.checkpoint import Saver
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
+from mpt.telemetry.clock import WARMUP_STEPS
 from mpt.telemetry.console import Console
-from mpt.telemetry.memory import MemoryMeter
+from mpt.telemetry.memory import OBSERVED_STEP, MemoryMeter
+from mpt.telemetry.profile import Profile
 from mpt.train.due import Every
 from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.faults import out_of_memory
@@ -62,6 +65,7 @@ class Loop:
         self._judge = Judge(course, saver, self._teller)
         self._forked = False
         self._memory = memory
+        self._profile = self._profiled(cfg.trainer.profile)
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
@@ -71,6 +75,9 @@ class Loop:
             return self._settle() or self._attempts()
         except CutOff:
             return self._interrupted()
+        finally:
+            if self._profile is not None:
+                self._profile.finish(self._step)
 
     def _attempts(self) -> Ending:
         length, stop = self._length, self._stop
@@ -150,9 +157,21 @@ class Loop:
         return True
 
     def _step_of(self, window: Window) -> Attempt:
-        """Memory is looked at in one of the first; a compiled step can't be."""
-        stepper = self._engine.stepper
-        return stepper(window) if self._run.cfg.trainer.compile else self._memory.step(window, stepper)
+        """Memory is looked at in one of the first (a compiled step can't be), time in those to be profiled."""
+        stepper, compiled = self._engine.stepper, self._run.cfg.trainer.compile
+        if self._profile is not None:
+            seen = stepper if compiled else partial(self._memory.step, attempt=stepper)
+            return self._profile.step(self._step, window, seen)
+        return stepper(window) if compiled else self._memory.step(window, stepper)
+
+    def _profiled(self, steps: int | None) -> Profile | None:
+        """The profile of so many steps after the warm-up, else None."""
+        if steps is None:
+            return None
+        room = self._length.steps - self._step - steps
+        first = self._step + min(WARMUP_STEPS, max(room, OBSERVED_STEP)) + 1  # not where memory is looked at
+        told = partial(self._writer.json, "profile")
+        return Profile(self._run.device.type, first, steps, self._writer.dir, told)
 
     def _next_read(self) -> int:
         """The next step at which the host has to know what the device knows."""

@@ -12,11 +12,12 @@ from mpt.report.sections import (
     memory,
     numerics,
     precision,
+    profile,
     scaling,
     speed,
 )
 
-SECTIONS = (headline, precision, speed, memory, scaling, advice, numerics, evaluations, configuration)
+SECTIONS = (headline, precision, speed, profile, memory, scaling, advice, numerics, evaluations, configuration)
 
 
 def sections(run: RunData) -> list[Section]:

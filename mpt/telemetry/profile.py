@@ -1,0 +1,68 @@
+"""Where the time of some steps goes, by torch's profiler: a trace to look at, and a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+SCHEMA = "mpt.profile/1"
+TRACE = "profile-trace.json.gz"
+"""What chrome://tracing and perfetto.dev show."""
+_ROWS = 40
+W = TypeVar("W")
+A = TypeVar("A")
+
+
+class Profile:
+    """Profiles `steps` attempts from `first` on; `told` gets the table once they are over.
+
+    Raises: OSError where the trace can't be written.
+    """
+
+    def __init__(
+        self, device: str, first: int, steps: int, folder: Path, told: Callable[[dict[str, Any]], object]
+    ) -> None:
+        self._cuda = device == "cuda"
+        self._first, self._last, self._folder, self._told = first, first + steps - 1, folder, told
+        self._profiler: Any = None
+
+    def step(self, number: int, window: W, attempt: Callable[[W], A]) -> A:
+        """attempt(window), seen where its number is among those to be profiled."""
+        if number == self._first and self._profiler is None:  # a step may be made anew
+            self._profiler = _profiler(self._cuda)
+            self._profiler.start()
+        result = attempt(window)
+        if self._profiler is not None and number >= self._last:
+            self.finish(number)
+        return result
+
+    def finish(self, number: int) -> None:
+        """What was profiled up to that step is on disk; nothing happens where nothing was."""
+        if self._profiler is None:
+            return
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+        profiler.export_chrome_trace(str(self._folder / TRACE))
+        steps = number - self._first + 1
+        self._told({"schema": SCHEMA, "first_step": self._first, "steps": steps, **table(profiler, self._cuda)})
+
+
+def _profiler(cuda: bool) -> Any:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it would write of its start into the display
+    from torch.profiler import ProfilerActivity, profile  # 0.2 s that only a profile needs
+
+    return profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])])
+
+
+def table(profiler: Any, cuda: bool) -> dict[str, Any]:
+    """Ops by the time spent in themselves, on the device where there is one. Units: milliseconds."""
+    rows = []
+    for op in profiler.key_averages():
+        spent_us = op.self_device_time_total if cuda else op.self_cpu_time_total
+        if spent_us > 0:
+            rows.append({"op": op.key, "calls": op.count, "self_ms": spent_us / 1e3})
+    rows.sort(key=lambda row: -row["self_ms"])
+    total = sum(row["self_ms"] for row in rows)
+    return {"by": "device" if cuda else "cpu", "total_ms": total, "ops": rows[:_ROWS]}
