@@ -98,3 +98,29 @@ def test_the_experts_loop_makes_the_weights_of_the_runners_step() -> None:
     for ours, theirs in zip(steps.of.policy.weights, expert.model.parameters(), strict=True):
         assert (ours - theirs).abs().max() <= 8 * 16 * 2.0**-24 * (1 + theirs.abs().max())
         assert not torch.equal(theirs, torch.zeros_like(theirs))
+
+
+def test_frameworks_get_the_experts_batches_and_those_that_are_missing_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    frameworks, peers = module("_frameworks"), module("_peers")
+    table = peers.Table(torch.arange(12.0).view(6, 2), torch.arange(6), torch.tensor([[0, 3], [5, 1]]), False)
+    batches = frameworks.Batches(table, block=2)
+    given = list(batches)
+    assert len(given) == len(batches) == frameworks.WARM + 3
+    assert [targets.tolist() for _, targets in given[:3]] == [[0, 3], [5, 1], [0, 3]]
+    assert torch.equal(given[1][0], table.inputs[[5, 1]])
+    assert batches.stamps[1] > batches.stamps[0] > 0
+    monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name == "lightning" else object())
+    assert frameworks.installed() == (["Accelerate", "HF Trainer", "timm's loop"], ["Fabric", "Lightning Trainer"])
+
+
+def test_photographs_for_speed_compress_as_photographs_do(tmp_path: Path) -> None:
+    """Files of ImageNet have 0.4 to 0.9 bytes a pixel at the usual qualities."""
+    photos = module("_photos")
+    root = photos.write_tree(tmp_path, [(256, 256)], each=1)
+    sizes = [path.stat().st_size for path in (root / "train").glob("*/*.jpg")]
+    assert len(sizes) == 2
+    assert all(0.4 < size / 256**2 < 0.9 for size in sizes)
