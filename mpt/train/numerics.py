@@ -88,6 +88,7 @@ class Numerics:
         if step != 1 and step % self._every:
             return window
         self._pending = [look for look in self._pending if look.step != step]  # one that memory ran out of
+        self._pending = [look for look in self._pending if look.step != step]  # an attempt that ran out of memory
         look = _Look(step, Tally(None if self._full else SAMPLE), len(window))
         self._pending.append(look)
         return _Watched(self, look, window)

@@ -244,3 +244,19 @@ def test_a_run_without_looks_has_none(tmp_path: Path) -> None:
     run = Done(tmp_path / "r", *SHORT)
     assert read_run(run.folder).numerics.looks == ()
     assert (run.folder / "numerics.jsonl").read_text() == '{"schema": "mpt.numerics/1"}\n'
+
+
+def test_an_attempt_that_is_made_anew_is_looked_at_once_and_leaves_no_hook() -> None:
+    kit = Kit("numerics=full")
+    last = list(kit.run.model.modules())[-1]
+    handle = last.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        kit.look(1)
+    handle.remove()
+    assert not any(m._forward_hooks for m in kit.run.model.modules())
+    kit.look(1)
+    told = kit.told(row(1))
+    assert all(s["n"] <= s.get("size", s["n"]) for s in told["activations"].values())
+    again = Kit("numerics=full")
+    again.look(1)
+    assert told["activations"].keys() == again.told(row(1))["activations"].keys()
