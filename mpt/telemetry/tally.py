@@ -27,7 +27,6 @@ class Tally:
         self._keys: list[tuple[str, str]] = []
         self._sizes: list[tuple[int, int]] = []
         self._counts: list[Tensor] = []
-        self._nonzero: list[Tensor] = []
         self._largest: list[Tensor] = []
 
     @torch.no_grad()
@@ -37,7 +36,6 @@ class Tally:
         self._keys.append((role, name))
         self._sizes.append((part.numel(), x.numel()))
         self._counts.append(exponents(part))
-        self._nonzero.append(torch.count_nonzero(part))
         self._largest.append(largest(x))
 
     def read(self) -> dict[str, dict[str, Stat]]:
@@ -45,15 +43,13 @@ class Tally:
         if not self._keys:
             return {}
         counts = torch.stack(self._counts).cpu().numpy()
-        nonzero: list[int] = torch.stack(self._nonzero).tolist()
         amax: list[float] = torch.stack(self._largest).tolist()
         found: dict[str, dict[str, Stat]] = {}
         for i in self._groups():
             role, name = self._keys[i[0]]
             counted, size = (sum(self._sizes[j][k] for j in i) for k in (0, 1))
-            zeros = counted - sum(nonzero[j] for j in i)
             worst = max((amax[j] for j in i), key=lambda a: math.inf if math.isnan(a) else a)
-            found.setdefault(role, {})[name] = _stat(counts[i].sum(axis=0), counted, size, zeros, worst)
+            found.setdefault(role, {})[name] = _stat(counts[i].sum(axis=0), counted, size, worst)
         return found
 
     def _groups(self) -> list[list[int]]:
@@ -64,14 +60,16 @@ class Tally:
         return list(groups.values())
 
 
-def _stat(counts: np.ndarray[Any, Any], counted: int, size: int, zeros: int, amax: float) -> Stat:
-    """`n` counted of `size`, `low` the exponent of the first of `counts` (-127: all below 2^-126)."""
-    nonfinite = int(counts[-1])
+def _stat(counts: np.ndarray[Any, Any], counted: int, size: int, amax: float) -> Stat:
+    """`n` counted of `size`, `low` the exponent of the first of `counts`. What lies below 2^-126 counts as zero: to
+    tell it from zero would take another pass, and hardly any device computes with it."""
     some = counts.copy()
-    some[0] -= zeros
-    some[-1] = 0
+    some[[0, -1]] = 0
     held: Sequence[int] = np.flatnonzero(some).tolist()
-    stat: Stat = {"n": counted, "zero": zeros, "nonfinite": nonfinite, "amax": amax if math.isfinite(amax) else None}
+    stat: Stat = {
+        "n": counted, "zero": int(counts[0]), "nonfinite": int(counts[-1]),
+        "amax": amax if math.isfinite(amax) else None,
+    }  # fmt: skip
     if counted != size:
         stat["size"] = size
     if held:

@@ -16,7 +16,7 @@ from mpt.telemetry.history import read
 MANTISSAS = (7, 3, 2)
 """Of bfloat16, of float8_e4m3fn (and MXFP8), of float8_e5m2."""
 
-_ELEMENTS = 1 << 16
+_ELEMENTS = 1 << 14
 """Of an input, about: samples are taken whole, the first ones."""
 
 _WIDE = {bits: format_of(f"e8m{bits}") for bits in MANTISSAS}
@@ -50,7 +50,7 @@ class Products:
             weight = cast(Tensor, module.weight).float()
             exact = product(x, weight)
             errors = [product(round_to(x, row), round_to(weight, row)).sub_(exact) for row in _WIDE.values()]
-            self._energies[name] = torch.stack([t.double().square().sum() for t in (exact, *errors)])
+            self._energies[name] = torch.stack([t.square().sum(dtype=torch.float64) for t in (exact, *errors)])
         self._kept = []
 
     def read(self) -> dict[str, dict[str, float | None]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mpt.formats.exponents import exponents
 from mpt.telemetry.clock import Clock
 from mpt.telemetry.history import History
+from mpt.train.numerics import observer
 from tests.gpu._gpu_kit import CNN, GPT, Kit, host_wait_is_allowed, host_wait_is_error
 
 WARM_UP, STEPS = 3, 30
@@ -61,3 +63,33 @@ def test_steps_with_their_data_their_times_and_their_history_make_the_host_wait_
     rows = history.drain(clock.drain())
     assert len(rows) == WARM_UP + STEPS
     assert all(row.time_s > 0 for row in rows)
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_a_step_whose_tensors_are_looked_at_makes_the_host_wait_for_nothing(level: str) -> None:
+    kit = Kit(*CNN, "precision=fp16", f"numerics={level}")
+    looks = observer(kit.run, kit.engine.buffers)
+
+    def look(step: int) -> None:
+        kit.engine.stepper(looks.watch(step, [kit.batch()]))
+
+    with kit.switched():
+        look(1)
+        torch.cuda.synchronize()
+        host_wait_is_error()
+        try:
+            look(50)
+        finally:
+            host_wait_is_allowed()
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_exponents_are_counted_as_on_a_cpu(deterministic: bool) -> None:
+    x = torch.randn(10_001) * torch.exp2(20 * torch.randn(10_001))
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        assert torch.equal(exponents(x.cuda()).cpu(), exponents(x))
+    finally:
+        torch.use_deterministic_algorithms(False)
