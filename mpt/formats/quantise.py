@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mpt.formats.blocks import in_blocks, mx, nv, out_of_blocks
+from mpt.formats.blocks import in_blocks, most, mx, nv, out_of_blocks
 from mpt.formats.operand import Operand
 from mpt.formats.rounding import round_saturating_
 
@@ -32,7 +32,7 @@ def quantise(x: Tensor, op: Operand, amax: Tensor | None = None) -> Tensor:
         out = nv(padded, square=op.square, rounding=op.rounding)
     else:
         view, inside = in_blocks(padded, op.block, op.square)
-        out = out_of_blocks(_scaled(view, view.abs().amax(inside, keepdim=True), op), op.square)
+        out = out_of_blocks(_scaled(view, most(view.abs(), inside), op), op.square)
     return out if padded is wide else out[..., : x.shape[-2], : x.shape[-1]]
 
 
@@ -46,7 +46,7 @@ def _whole(x: Tensor, op: Operand, amax: Tensor | None) -> Tensor:
     if op.scale == "none":
         return round_saturating_(x.clone(), op.row, op.rounding)
     if op.scale == "row":
-        amax = x.abs().amax(-1, keepdim=True)
+        amax = most(x.abs(), (-1,))
     elif amax is None or op.scale == "tensor":
         amax = x.abs().amax()
     return _scaled(x, amax, op)
