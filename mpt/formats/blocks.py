@@ -41,7 +41,7 @@ def largest_in(blocks: Tensor, inside: tuple[int, ...]) -> Tensor:
 
 def most(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """`x.amax(dims, keepdim=True)`, reduced in the order of memory: of a transposed view 25 times faster on a CPU."""
-    order = sorted(range(x.dim()), key=lambda d: -x.stride(d))
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
     back = [order.index(d) for d in range(x.dim())]
     return x.permute(order).amax([back[d] for d in dims], keepdim=True).permute(back)
 
