@@ -4,41 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from mpt.config._update import SPLIT
 from mpt.errors import PrecisionError, Problem
-from mpt.formats.operand import Gemms, Operand
+from mpt.formats.operand import Gemms
 from mpt.formats.table import COMPUTE, format_of
-from mpt.precision.low.recipes import INSTALL, MXFP8, NVFP4, RECIPES, TENSORWISE, Recipe, known_torchao, recipe_of
+from mpt.precision.low.hardware import LOW, Answer, How, by_torchao, dotted, kinds, low_answer, products
+from mpt.precision.low.recipes import INSTALL, RECIPES
 from mpt.precision.low.settings import low_bit
 from mpt.types import DeviceFacts, FormatSupport
 
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
-
-LOW: dict[str, tuple[int, int]] = {
-    "float8_e4m3fn": (8, 9),
-    "float8_e5m2": (8, 9),
-    "mxfp8": (10, 0),
-    "mxfp6": (10, 0),
-    "mxfp4": (10, 0),
-    "nvfp4": (10, 0),
-    "int8": (7, 2),
-}
-"""Low-bit formats of which tensor cores make products, and the compute capability from which they do.
-Source: NVIDIA, PTX ISA, mma and tcgen05 instructions, target notes."""
-
-_BY_TORCHAO: dict[str, Recipe] = {
-    "float8_e4m3fn": TENSORWISE,
-    "float8_e5m2": TENSORWISE,
-    "mxfp8": MXFP8,
-    "nvfp4": NVFP4,
-}
-"""The least that torchao does with them: linears, scaled as `recipes` says."""
-
-How = Literal["native", "emulated"]
-_Answer = tuple[How, str]
 
 
 @dataclass(frozen=True)
@@ -85,7 +63,7 @@ def support(facts: DeviceFacts) -> list[FormatSupport]:
     """One answer for each format of the table: whether matmul and convolution have it on that device."""
     rules = _RULES.get(facts.type, {})
     wide = [FormatSupport(name, *rules.get(name, _unknown)(facts)) for name in COMPUTE]
-    return wide + [FormatSupport(name, *_low(name, facts)) for name in LOW]
+    return wide + [FormatSupport(name, *low_answer(name, facts)) for name in LOW]
 
 
 def resolve(cfg: PrecisionConfig, facts: DeviceFacts) -> Mechanism:
@@ -110,94 +88,22 @@ def _resolve_low(cfg: PrecisionConfig, facts: DeviceFacts) -> tuple[str, How, st
     low = low_bit(cfg)
     if low is None:
         return "", "emulated", "", (), ()
-    how, reason = _products(low.gemms, cfg, facts)
+    how, reason = products(low.gemms, cfg, facts)
     if cfg.backend == "native" and how != "native":
         raise PrecisionError(_no_native_products(cfg, facts, low.gemms, reason))
     rules = {op.rule for op in low.gemms.operands() if op.scale == "mx"}
     wanted = cfg.backend != "emulated" and cfg.compute == "bfloat16"
-    native = tuple(r.name for r in RECIPES if wanted and _by_torchao(r, facts)[0] == "native")
+    native = tuple(r.name for r in RECIPES if wanted and by_torchao(r, facts)[0] == "native")
     return low.gemms.label, how, reason, tuple(sorted(rules)), native
 
 
-def _products(gemms: Gemms, cfg: PrecisionConfig, facts: DeviceFacts) -> _Answer:
-    """How a policy's own products are had: hardware first, then whether torchao has exactly them."""
-    if cfg.backend == "emulated":
-        return "emulated", "asked for by precision.backend"
-    lacking = [reason for kind in _kinds(gemms) if (reason := _hardware_lacks(kind, facts))]
-    recipe = recipe_of(gemms)
-    if lacking:
-        return "emulated", "; ".join(dict.fromkeys(lacking))
-    if isinstance(recipe, str):
-        return "emulated", recipe
-    if cfg.compute != "bfloat16":
-        return "emulated", f"torchao's products have results of bfloat16, not {cfg.compute}"
-    return _by_torchao(recipe, facts)
-
-
 def _no_native_products(cfg: PrecisionConfig, facts: DeviceFacts, gemms: Gemms, reason: str) -> Problem:
-    formats = " and ".join(_kinds(gemms))
+    formats = " and ".join(kinds(gemms))
     native = [s.format for s in support(facts) if s.how == "native"]
     hint = "precision.backend=auto emulates it with the same roundings"
     if INSTALL not in reason:
         hint += f"; native here: {', '.join(native)}"
     return Problem("precision.backend", f"got `native`, but {facts.name} emulates {formats}: {reason}", hint)
-
-
-def _kinds(gemms: Gemms) -> list[str]:
-    """Rows of the table of low-bit formats that products need."""
-    return list(dict.fromkeys(_kind(op) for op in gemms.operands() if op.low))
-
-
-def _kind(op: Operand) -> str:
-    if op.scale in ("mx", "nv"):
-        by_scale = {"mx": f"mxfp{op.row.bits}", "nv": "nvfp4"}[op.scale]
-        return by_scale if by_scale in LOW else op.label
-    return op.format if op.integer_bits else op.row.name
-
-
-def _low(kind: str, facts: DeviceFacts) -> _Answer:
-    """A row of the table, without a policy: the least that torchao does with the format."""
-    lacking = _hardware_lacks(kind, facts)
-    if lacking:
-        return "emulated", lacking
-    recipe = _BY_TORCHAO.get(kind)
-    if recipe is None:
-        return "emulated", f"tensor cores multiply {kind}, torchao has no training layer of it"
-    return _by_torchao(recipe, facts)
-
-
-def _hardware_lacks(kind: str, facts: DeviceFacts) -> str:
-    """Why the device can't multiply that format; empty where it can."""
-    needed = LOW.get(kind)
-    if needed is None:
-        return f"no hardware multiplies {kind}"
-    if facts.type != "cuda":
-        return f"{facts.name} has no products of {kind}"
-    return _too_old(kind, needed, facts)
-
-
-def _too_old(what: str, needed: tuple[int, int], facts: DeviceFacts) -> str:
-    if facts.capability is not None and facts.capability >= needed:
-        return ""
-    have = "unknown" if facts.capability is None else _dotted(facts.capability)
-    return f"compute capability {have}, {what} needs {_dotted(needed)} or newer"
-
-
-def _by_torchao(recipe: Recipe, facts: DeviceFacts) -> _Answer:
-    """Whether torchao, as it is installed here, has kernels of that recipe for the device."""
-    if facts.type != "cuda":
-        return "emulated", f"{facts.name} has no products of {recipe.name}"
-    old = _too_old(recipe.name, recipe.needs, facts)
-    if old or facts.capability is None:
-        return "emulated", old
-    have = f"compute capability {_dotted(facts.capability)}"
-    if recipe.only is not None and facts.capability[0] != recipe.only:
-        return "emulated", f"{have}, torchao's kernels of {recipe.name} are built for {recipe.only}.x"
-    if facts.torchao is None:
-        return "emulated", f"{have} has {recipe.name} with torchao, which is not installed: {INSTALL}"
-    if not known_torchao(facts.torchao):
-        return "emulated", f"torchao {facts.torchao} is not the release whose functions are known: {INSTALL}"
-    return "native", f"{have} and torchao {facts.torchao} have linears of {recipe.name}"
 
 
 def _check_roles(cfg: PrecisionConfig) -> None:
@@ -230,59 +136,55 @@ def _not_native(cfg: PrecisionConfig, facts: DeviceFacts, reason: str) -> Proble
     )
 
 
-def _always(facts: DeviceFacts) -> _Answer:
+def _always(facts: DeviceFacts) -> Answer:
     return "native", "IEEE 754 single precision is everywhere"
 
 
-def _unknown(facts: DeviceFacts) -> _Answer:
+def _unknown(facts: DeviceFacts) -> Answer:
     return "emulated", f"nothing is known of {facts.type} and this format"
 
 
-def _cuda(needed: tuple[int, int], why: str) -> Callable[[DeviceFacts], _Answer]:
+def _cuda(needed: tuple[int, int], why: str) -> Callable[[DeviceFacts], Answer]:
     """By compute capability alone: torch's own `is_bf16_supported` counts its emulation as support."""
 
-    def answer(facts: DeviceFacts) -> _Answer:
+    def answer(facts: DeviceFacts) -> Answer:
         if facts.capability is None:
             return "emulated", "the compute capability is not known"
-        have = f"compute capability {_dotted(facts.capability)}"
+        have = f"compute capability {dotted(facts.capability)}"
         if facts.capability >= needed:
             return "native", f"{have} has {why}"
-        return "emulated", f"{have}, needs {_dotted(needed)} or newer"
+        return "emulated", f"{have}, needs {dotted(needed)} or newer"
 
     return answer
-
-
-def _dotted(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
 
 
 def _cpu_float16_flags(facts: DeviceFacts) -> str:
     return " and ".join(f for f in ("avx512_fp16", "amx_fp16") if f in facts.features)
 
 
-def _cpu_float16(facts: DeviceFacts) -> _Answer:
+def _cpu_float16(facts: DeviceFacts) -> Answer:
     flags = _cpu_float16_flags(facts)
     if flags:
         return "emulated", f"the CPU has {flags}, torch's float16 kernels are slow still; backend=native uses them"
     return "emulated", "the CPU has no float16 arithmetic (avx512_fp16), torch's own kernels are 35-95 times slower"
 
 
-def _cpu_bfloat16(facts: DeviceFacts) -> _Answer:
+def _cpu_bfloat16(facts: DeviceFacts) -> Answer:
     flags = [f for f in ("amx_bf16", "avx512_bf16", "bf16") if f in facts.features]
     if flags:
         return "native", f"the CPU has {' and '.join(flags)}"
     return "native", "torch has kernels; the CPU has no bfloat16 instructions: expect it slower than float32"
 
 
-def _no_tfloat32(facts: DeviceFacts) -> _Answer:
+def _no_tfloat32(facts: DeviceFacts) -> Answer:
     return "emulated", "TF32 is a mode of NVIDIA GPUs of compute capability 8.0 and newer"
 
 
-def _mps(facts: DeviceFacts) -> _Answer:
+def _mps(facts: DeviceFacts) -> Answer:
     return "native", f"Metal has it, with torch {facts.torch}"
 
 
-_RULES: dict[str, dict[str, Callable[[DeviceFacts], _Answer]]] = {
+_RULES: dict[str, dict[str, Callable[[DeviceFacts], Answer]]] = {
     "cuda": {
         "float32": _always,
         "tfloat32": _cuda((8, 0), "TF32 tensor cores"),
