@@ -178,7 +178,9 @@ def _plan(
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
         data_bytes=sum(t.nbytes for t in data.resident()),
-        notes=notes(cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident())),
+        notes=notes(
+            cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident()), device=facts.type
+        ),
     )
 
 

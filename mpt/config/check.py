@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from mpt.config._combinations import COMBINATIONS
 from mpt.config._debug import DEBUG
+from mpt.config._graphs import GRAPHS
 from mpt.config._guard import RULES as GUARD
 from mpt.config._low_bit import LOW_BIT
 from mpt.config._places import PLACES
@@ -20,7 +21,7 @@ from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
 Rule = Callable[[RunConfig], Iterator[Problem]]
-RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *DEBUG, *GUARD, *PLACES)
+RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *DEBUG, *GRAPHS, *GUARD, *PLACES)
 
 
 def check(cfg: RunConfig) -> list[Problem]:

@@ -177,6 +177,8 @@ class TrainerConfig:
     """`same` as training, or `fp32`."""
     compile: bool
     """Compile the model with torch.compile."""
+    cuda_graphs: bool
+    """Replay a compiled model's kernels as CUDA graphs (mode reduce-overhead): for steps that launching bounds."""
     channels_last: str
     """`auto` (convolutional nets), `true` or `false`."""
     deterministic: bool

@@ -135,7 +135,7 @@ class Plan:
 
 
 def notes(
-    cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool, resident: bool
+    cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool, resident: bool, device: str
 ) -> tuple[str, ...]:
     """What is not obvious from the configuration, a sentence each."""
     told = []
@@ -143,6 +143,8 @@ def notes(
         told.append(f"{mechanism.compute} is emulated here: its numerics are real, its speed says nothing")
         if cfg.trainer.compile:
             told.append("trainer.compile has no effect: emulated formats run eagerly")
+    if cfg.trainer.cuda_graphs and device != "cuda":
+        told.append(f"trainer.cuda_graphs has no effect: the device is {device}, and only CUDA has graphs of kernels")
     if mechanism.low:
         told += _low_bit_notes(cfg, mechanism)
     if cfg.schedule.warmup >= steps:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mpt.build import Parts
 from mpt.train.buffers import Buffers
@@ -37,7 +39,7 @@ def make_engine(run: Parts) -> Engine:
     rates = Rates(pace, cfg.log_every, run.device)
     ema = _ema(run, buffers)
     stepper = Stepper(
-        model=_compiled(run.model) if cfg.compile else run.model,
+        model=_compiled(run.model, run.device.type, graphs=cfg.cuda_graphs) if cfg.compile else run.model,
         policy=run.policy,
         task=run.task,
         scaler=run.scaler,
@@ -51,10 +53,25 @@ def make_engine(run: Parts) -> Engine:
     return Engine(stepper, buffers, rates, pace, ema)
 
 
-def _compiled(model: nn.Module) -> nn.Module:
+def _compiled(model: nn.Module, device: str, *, graphs: bool) -> Callable[[Tensor], Any]:
     torch.compiler.reset()  # an earlier job's graphs would count against this one's limit of recompilations
-    compiled: nn.Module = torch.compile(model)  # type: ignore[assignment]
-    return compiled
+    if not (graphs and device == "cuda"):
+        return torch.compile(model)
+    return replayed(torch.compile(model, mode="reduce-overhead"))
+
+
+def replayed(forward: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """`forward`, before which the compiler is told that nothing of the step before is wanted any more.
+
+    It would guess so from the backward pass, and warn where it can't. What outlives a step (loss, norms, weights,
+    moments) is made outside of the graphs; gradients are dropped before the next step.
+    """
+
+    def step(inputs: Tensor) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return forward(inputs)
+
+    return step
 
 
 def _ema(run: Parts, buffers: Buffers) -> Ema | None:

@@ -5,12 +5,12 @@ Nothing here reads a device scalar on the host. What happened is left as device 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
 from mpt.optim._base import Optimizer
@@ -66,7 +66,7 @@ class Stepper:
     def __init__(
         self,
         *,
-        model: nn.Module,
+        model: Callable[[Tensor], Any],
         policy: Policy,
         task: Task,
         scaler: Scaler,
