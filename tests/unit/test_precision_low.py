@@ -461,3 +461,19 @@ def test_bad_settings_are_refused_together() -> None:
     text = str(caught.value)
     for part in ("precision.compute", "did you mean `tensor`", "keep_last", "did you mean `linear`", "history"):
         assert part in text
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (4, 8, 32)])
+def test_an_activation_after_a_low_bit_linear_may_work_in_place(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x, linear = torch.randn(shape), nn.Linear(32, 32)
+    results = []
+    for inplace in (True, False):
+        model = nn.Sequential(low(copy.deepcopy(linear), gemms("e4m3/tensor")), nn.Hardswish(inplace=inplace))
+        results.append(run(model, x, torch.ones(shape, dtype=torch.bfloat16)))
+    (out, grad, grads), (wanted, wanted_grad, wanted_grads) = results
+    assert torch.equal(out, wanted)
+    assert grad is not None
+    assert wanted_grad is not None
+    assert torch.equal(grad, wanted_grad)
+    assert all(torch.equal(grads[name], wanted_grads[name]) for name in wanted_grads)

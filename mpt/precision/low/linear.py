@@ -25,7 +25,8 @@ class LowLinear(torch.autograd.Function):
         ctx.layer, ctx.record, ctx.shape, ctx.has_bias = layer, record, x.shape, bias is not None
         ctx.weight_dtype = weight.dtype
         out = multiply(layer, product, a, w, bias)
-        return out.view(*x.shape[:-1], -1)
+        # no view: autograd forbids to change one in place, as an activation after the layer may
+        return torch.ops.aten._unsafe_view.default(out, [*x.shape[:-1], out.shape[-1]])  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
