@@ -7,12 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_unflatten
 
+from mpt.predict.memory import memory
 from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Call, TensorSpec
@@ -23,11 +26,12 @@ from mpt.usercode import FAULTS
 BUDGET_S = 1.0
 _COPY_BYTES = 32 * 2**20
 _CHAIN = 64
+_PAIRS = 8
 _RATES_SHARE = 0.25
 """Of the budget, for rates; the rest is for the step's own ops, those that seem longest first."""
 _REPEATS = 5
 _BETWEEN_BYTES = 8 * 2**20
-"""Written before each timed call: in a step, an op finds in the caches what those before it left there."""
+"""Written before each timed call where a step holds more: an op then finds in the caches what others left there."""
 _LONG_S = 0.02
 """Ops that take longer are timed once."""
 
@@ -58,12 +62,14 @@ def calibrate(trace: Trace, facts: DeviceFacts, accumulate: int, budget_s: float
     rates = Rates(flops, _bandwidth(device), launch_s)
     measured: dict[int, float] = {}
     wanted = _by_weight(trace, rates, accumulate)
+    crowded = memory(trace).peak_bytes > _BETWEEN_BYTES
+    others = torch.zeros(_BETWEEN_BYTES // 4, device=device) if crowded else None
     total = sum(weight for _, weight in wanted) or 1.0
     covered = 0.0
     for signature, weight in wanted:
         if time.perf_counter() - start > budget_s:
             break
-        seconds = _timed(trace.calls[signature], device)
+        seconds = _timed(trace.calls[signature], device, others)
         if seconds is not None:
             measured[signature] = seconds
             covered += weight
@@ -100,13 +106,13 @@ def _extend(trace: Trace, rates: Rates, measured: dict[int, float]) -> None:
             measured[signature] = seconds * done[name] / ideal[name]
 
 
-def _timed(call: Call, device: torch.device) -> float | None:
+def _timed(call: Call, device: torch.device, others: Tensor | None) -> float | None:
     """Seconds of one call on operands of that kind; None where it can't be made again."""
     try:
         with torch.no_grad():
             args, kwargs = tree_unflatten([_real(leaf, device) for leaf in call.leaves], call.spec)
-            first_s = _median_s(lambda: call.func(*args, **kwargs), device, 1)
-            return _median_s(lambda: call.func(*args, **kwargs), device, _REPEATS if first_s < _LONG_S else 1)
+            first_s = _median_s(lambda: call.func(*args, **kwargs), device, 1, others)
+            return _median_s(lambda: call.func(*args, **kwargs), device, _REPEATS if first_s < _LONG_S else 1, others)
     except FAULTS:
         return None
 
@@ -120,28 +126,51 @@ def _real(leaf: Any, device: torch.device) -> Any:
 
 
 def _per_call(device: torch.device) -> tuple[float, float]:
-    """Seconds of an op on almost nothing, and what autograd and Python add to one in a forward and backward."""
-    x = torch.ones(8, device=device, requires_grad=True)
+    """Seconds of an op on almost nothing, and what autograd, modules and Python add to each in a step."""
     raw = torch.ones(8, device=device)
 
-    def bare() -> Tensor:
+    def bare() -> None:
         y = raw
         for _ in range(_CHAIN):
             y = torch.ops.aten.mul.Tensor(y, raw)
-        return y
-
-    def graph() -> None:
-        y = x
-        for _ in range(_CHAIN):
-            y = y * raw
-        y.sum().backward()  # type: ignore[no-untyped-call]
 
     with torch.no_grad():
         bare()
         launch_s = _median_s(bare, device, 7) / _CHAIN
-    graph()
-    both_s = _median_s(graph, device, 7) / (2 * _CHAIN)
-    return launch_s, max(0.0, both_s - launch_s)
+    return launch_s, _overhead_s(device)
+
+
+def _overhead_s(device: torch.device) -> float:
+    """What a small net's forward and backward take beyond its ops, called one by one, for each of them."""
+    net = nn.Sequential(*(m for _ in range(_PAIRS) for m in (nn.Linear(8, 8), nn.ReLU()))).to(device)
+    x = torch.ones(8, 8, device=device)
+
+    def step() -> None:
+        net.zero_grad()
+        net(x).sum().backward()
+
+    with _Calls() as calls:
+        step()
+    with torch.no_grad():
+        alone_s = sum(_median_s(call, device, 5) for call in calls.found)
+    return max(0.0, _median_s(step, device, 15) - alone_s) / len(calls.found)
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every op that is no view, to be called again."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Callable[[], object]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.found.append(partial(func, *args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
 
 
 def _bandwidth(device: torch.device) -> float:
@@ -152,11 +181,12 @@ def _bandwidth(device: torch.device) -> float:
     return 2 * _COPY_BYTES / _median_s(lambda: target.copy_(source), device, 5)
 
 
-def _median_s(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+def _median_s(run: Callable[[], object], device: torch.device, repeats: int, others: Tensor | None = None) -> float:
+    """`others` is written before each call."""
     spent = []
-    others = torch.zeros(_BETWEEN_BYTES // 4, device=device)
     for _ in range(repeats):
-        others.add_(1)
+        if others is not None:
+            others.add_(1)
         _wait(device)
         start = time.perf_counter()
         run()

@@ -86,7 +86,7 @@ def roofline(
     trace: Trace, rates: Rates, accumulate: int, measured: Mapping[int, float] | None = None, overhead_s: float = 0.0
 ) -> Time | Unmeasured:
     """The step's time. `measured` has seconds of ops by signature, which stand for what is reckoned;
-    `overhead_s` is what the host spends around each op where it can't run ahead."""
+    `overhead_s` is what the host spends around each op of the model where it can't run ahead."""
     modules: defaultdict[str, Spent] = defaultdict(Spent)
     phases: defaultdict[str, float] = defaultdict(float)
     bounds = dict.fromkeys(BOUNDS, 0.0)
@@ -116,9 +116,10 @@ def _op(op: Op, rates: Rates, measured: Mapping[int, float], overhead_s: float) 
     """Seconds, and what they are bound by."""
     spent = measured.get(op.signature, reckon(op, rates)) if op.kernel else 0.0
     arithmetic, bandwidth = _arithmetic_s(op, rates), op.moved / rates.bandwidth
-    if _launch_s(op, rates) + overhead_s >= max(arithmetic, bandwidth):
-        return spent + overhead_s, "launch"
-    return spent + overhead_s, "arithmetic" if arithmetic >= bandwidth else "bandwidth"
+    around = overhead_s if op.kernel and op.phase != "update" else 0.0
+    if _launch_s(op, rates) + around >= max(arithmetic, bandwidth):
+        return spent + around, "launch"
+    return spent + around, "arithmetic" if arithmetic >= bandwidth else "bandwidth"
 
 
 def _arithmetic_s(op: Op, rates: Rates) -> float:
