@@ -5,27 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 
 from mpt.checkpoint import Saver
 from mpt.errors import ExitCode
 from mpt.record.writer import RunWriter
-from mpt.telemetry.clock import WARMUP_STEPS
 from mpt.telemetry.console import Console
-from mpt.telemetry.memory import OBSERVED_STEP, MemoryMeter
-from mpt.telemetry.profile import Profile
+from mpt.telemetry.memory import MemoryMeter
+from mpt.train.attempts import Attempts
 from mpt.train.due import Every
 from mpt.train.evaluate import CutOff, evaluate
-from mpt.train.faults import out_of_memory
 from mpt.train.judge import Judge
-from mpt.train.lost import Losses
-from mpt.train.numerics import observer
-from mpt.train.overflow import look
-from mpt.train.parts import Fetched, smaller, told, undo
-from mpt.train.progress import TIME_RULE, Ending
+from mpt.train.progress import Ending
+from mpt.train.rules import stop_rule
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture
-from mpt.train.step import Attempt, Window
 from mpt.train.tell import Teller
 from mpt.types import Batch
 
@@ -47,7 +40,7 @@ class Loop:
         stop: StopRequest,
         memory: MemoryMeter,
     ) -> None:
-        self._course, self._batches = course, batches
+        self._course = course
         self._run, self._engine = course.run, course.engine
         self._history, self._clock, self._progress = course.history, course.clock, course.progress
         self._writer, self._saver, self._console = writer, saver, console
@@ -55,31 +48,26 @@ class Loop:
         cfg, totals = self._run.cfg, self._history.totals
         self._length = self._run.plan.length
         self._step = totals.step
-        self._lost = Losses(self._run, cfg.trainer.log_every)
-        self._numerics = observer(self._run, self._engine.buffers)
         self._saves = Every(cfg.checkpoint.every, totals.update)
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
-        self._recent: list[Attempt] = []
         self._teller = Teller(course, writer, console, memory)
+        self._attempts = Attempts(course, batches, writer, self._teller, memory)
         self._judge = Judge(course, saver, self._teller)
         self._forked = False
-        self._memory = memory
-        self._profile = self._profiled(cfg.trainer.profile)
 
     def run(self) -> Ending:
         """Attempts until the length is reached, or a rule, a signal or the guard ends it."""
         try:
             if self._judge.may_return and self._progress.saved_step != self._step:
                 self._save()  # there is one to return to
-            return self._settle() or self._attempts()
+            return self._settle() or self._go_on()
         except CutOff:
             return self._interrupted()
         finally:
-            if self._profile is not None:
-                self._profile.finish(self._step)
+            self._attempts.finish(self._step)
 
-    def _attempts(self) -> Ending:
+    def _go_on(self) -> Ending:
         length, stop = self._length, self._stop
         ending: Ending | None = None
         read_at, read_s = self._next_read(), time.perf_counter()
@@ -87,7 +75,9 @@ class Loop:
             if stop.signal is not None:
                 self._read(due=False)
                 return self._interrupted()
-            self._attempt(length.window(self._step))
+            micro = length.window(self._step)
+            self._step += 1
+            self._attempts.make(self._step, micro)
             due = self._step >= read_at
             if due or time.perf_counter() - read_s > READ_EVERY_S:
                 ending = self._read(due=due) or self._act()
@@ -101,77 +91,8 @@ class Loop:
         if not self._progress.owes_evaluation:
             return None
         self._evaluate()
-        reason = self._rule()
+        reason = stop_rule(self._course)
         return self._complete(reason) if reason else None
-
-    def _attempt(self, micro: int) -> None:
-        clock = self._clock
-        clock.begin()
-        self._step += 1
-        if self._progress.float32_until:
-            self._in_float32()
-        watched = self._lost.watches(self._step)
-        if watched:
-            self._lost.before()
-        if self._engine.injector is not None:
-            self._teller.injected(self._step, self._engine.injector.arm(self._step))
-        attempt = self._stepped(micro)
-        if self._engine.injector is not None:
-            self._engine.injector.arm(0)  # no evaluation has the fault
-        look(self._run, attempt)
-        if watched:
-            self._lost.after(attempt.found)
-        self._history.add(attempt)
-        self._recent.append(attempt)
-        clock.end(attempt.samples)
-
-    def _in_float32(self) -> None:
-        """This attempt computes in float32, or is the first that does not any more."""
-        progress = self._progress
-        on = self._step <= progress.float32_until
-        self._run.policy.in_float32(on)
-        progress.float32_until *= on
-
-    def _stepped(self, micro: int) -> Attempt:
-        """One attempt; where memory runs out before its update, it is made anew with micro-batches in more parts."""
-        while True:
-            fetched = Fetched(self._batches, micro, self._progress.parts, self._clock)
-            try:
-                return self._step_of(self._numerics.watch(self._step, fetched))
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error) or fetched.exhausted or not self._smaller():
-                    raise
-            # Not inside the handler: the error holds on to all that the failed pass had in memory.
-            undo(self._run, self._engine.buffers)
-            self._batches = self._run.data.train(start=(self._step - 1) * self._length.accumulate)
-
-    def _smaller(self) -> bool:
-        """Whether there is a smaller part to try; told here."""
-        samples, progress = self._run.plan.batch_size, self._progress
-        parts = smaller(samples, progress.parts)
-        if parts is None:
-            return False
-        progress.parts = parts
-        self._writer.event("out_of_memory", step=self._step, micro_batch=samples, parts=parts)
-        self._console.say(f"step {self._step}: {told(samples, parts)}", "warning")
-        return True
-
-    def _step_of(self, window: Window) -> Attempt:
-        """Memory is looked at in one of the first (a compiled step can't be), time in those to be profiled."""
-        stepper, compiled = self._engine.stepper, self._run.cfg.trainer.compile
-        if self._profile is not None:
-            seen = stepper if compiled else partial(self._memory.step, attempt=stepper)
-            return self._profile.step(self._step, window, seen)
-        return stepper(window) if compiled else self._memory.step(window, stepper)
-
-    def _profiled(self, steps: int | None) -> Profile | None:
-        """The profile of so many steps after the warm-up, else None."""
-        if steps is None:
-            return None
-        room = self._length.steps - self._step - steps
-        first = self._step + min(WARMUP_STEPS, max(room, OBSERVED_STEP)) + 1  # not where memory is looked at
-        told = partial(self._writer.json, "profile")
-        return Profile(self._run.device.type, first, steps, self._writer.dir, told)
 
     def _next_read(self) -> int:
         """The next step at which the host has to know what the device knows."""
@@ -193,10 +114,8 @@ class Loop:
         rows = self._history.drain(self._clock.drain())
         self._engine.rates.refill(self._history.totals.update)
         self._writer.steps(rows)
-        self._writer.numerics(self._numerics.rows(rows))
-        self._teller.steps(rows, self._recent)
-        self._recent.clear()
-        self._lost.read(self._progress)
+        self._teller.steps(rows, self._attempts.recent)
+        self._attempts.read(rows)
         self._course.energy.poll()
         self._progress.train_loss = next((r.loss for r in reversed(rows) if r.applied), self._progress.train_loss)
         ending = self._judge.ending(rows)
@@ -222,21 +141,8 @@ class Loop:
             self._save()
         if evaluates:
             self._evaluate()
-        reason = self._rule()
+        reason = stop_rule(self._course)
         return self._complete(reason) if reason else None
-
-    def _rule(self) -> str | None:
-        """Which stop rule of the configuration holds now."""
-        trainer, task = self._run.cfg.trainer, self._run.task
-        value = self._progress.last_eval.get(task.headline)
-        if trainer.max_time_s is not None and self._clock.total_s() >= trainer.max_time_s:
-            return f"{TIME_RULE}={trainer.max_time_s:g} is over"
-        if trainer.patience is not None and self._progress.stale >= trainer.patience:
-            return f"{self._progress.stale} evaluations without improvement (trainer.patience)"
-        if trainer.target is not None and value is not None:
-            reached = value >= trainer.target if task.mode == "max" else value <= trainer.target
-            return f"{task.headline} {value:.4g} reached trainer.target={trainer.target:g}" if reached else None
-        return None
 
     def _complete(self, reason: str) -> Ending:
         self._progress.owes_evaluation = self._progress.evaluated_step != self._step

@@ -15,6 +15,7 @@ from mpt.telemetry.memory import MemoryMeter
 from mpt.train.guards import Alarm, cause
 from mpt.train.locate import locate
 from mpt.train.overflow import count, overflow
+from mpt.train.parts import told as parts_told
 from mpt.train.state import Course
 from mpt.train.step import Attempt
 from mpt.types import Snapshot, StepRow
@@ -45,6 +46,11 @@ class Teller:
                 self._skip(row, attempt)
         self._unreadable(rows[-1].step)
         self._console.update(self._snapshot(rows[-1]))
+
+    def out_of_memory(self, step: int, samples: int, parts: int) -> None:
+        """Micro-batches of `samples` did not fit and run in `parts` from here on."""
+        self._writer.event("out_of_memory", step=step, micro_batch=samples, parts=parts)
+        self._console.say(f"step {step}: {parts_told(samples, parts)}", "warning")
 
     def injected(self, step: int, faults: Sequence[Injection]) -> None:
         """Faults that were put into attempt `step` on purpose."""

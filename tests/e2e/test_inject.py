@@ -99,7 +99,7 @@ def test_a_spike_multiplies_the_gradient_and_an_underflow_makes_it_zero(tmp_path
 def test_of_a_step_whose_gradients_are_gone_the_kind_of_each_tensor_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpt.train.loop.look", lambda run, attempt: None)  # as on a device, which no step waits for
+    monkeypatch.setattr("mpt.train.attempts.look", lambda run, attempt: None)  # as on a device, which no step waits for
     run = Done(tmp_path / "run", *MLP, "precision=fp32", inject(2, "nan"), "trainer.log_every=6")
     skip = skip_at(run, 2)
     assert (skip["counted"], skip["module"], skip["largest_finite"]) == (False, "3", None)

@@ -119,7 +119,7 @@ def test_a_run_resumed_around_a_rollback_is_bit_equal_to_the_uninterrupted_one(
         if len(seen) == stop:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("mpt.train.loop.look", interrupted)
+    monkeypatch.setattr("mpt.train.attempts.look", interrupted)
     Done(tmp_path / "broken", *words, code=143)
     resumed = Done(tmp_path / "broken", *words, "resume=auto")
     assert len(seen) == 80
