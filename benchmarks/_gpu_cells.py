@@ -11,17 +11,20 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from _cells import spread
 from _measure import per_step_ms
+from _photos import write_tree
 from _runner import Steps, expert, waiter, whole_run
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpt.build import Run, build
 from mpt.config.compose import compose
+from mpt.data._workers import usable_cpus
 from mpt.precision.switches import flags
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +38,8 @@ class Nets:
 
     resnet: tuple[str, ...]
     gpt: tuple[str, ...]
+    llama: tuple[str, ...]
+    """Blocks as wide as those of a Llama of 7B weights, with a small vocabulary: nearly all work is products."""
     matmul: int
     block: int
     blocks: int
@@ -43,6 +48,17 @@ class Nets:
 FULL = Nets(
     resnet=("model=resnet50", "data=synthetic_images", "data.n=512", "data.image_size=224", "data.batch_size=256"),
     gpt=("model=gpt2-124m", "data=synthetic_tokens", "data.n=64", "data.batch_size=16"),
+    llama=(
+        *(
+            "model=gpt",
+            "model.layers=2",
+            "model.width=4096",
+            "model.heads=32",
+            "model.context=2048",
+            "model.bias=false",
+        ),
+        *("data=synthetic_tokens", "data.n=16", "data.vocab=1024", "data.batch_size=8"),
+    ),
     matmul=8192,
     block=50,
     blocks=20,
@@ -51,6 +67,10 @@ TINY = Nets(
     resnet=("model=small_cnn", "model.width=8", "data=digits", "data.batch_size=16"),
     gpt=(
         *("model=gpt", "model.layers=1", "model.width=32", "model.heads=2", "model.context=16"),
+        *("data=synthetic_tokens", "data.n=8", "data.vocab=64", "data.batch_size=2"),
+    ),
+    llama=(
+        *("model=gpt", "model.layers=1", "model.width=32", "model.heads=2", "model.context=16", "model.bias=false"),
         *("data=synthetic_tokens", "data.n=8", "data.vocab=64", "data.batch_size=2"),
     ),
     matmul=64,
@@ -163,6 +183,21 @@ def throughput(device: str, words: tuple[str, ...], precision: str, *, compiled:
         "mechanism": steps.mechanism,
         "wall_s": time.perf_counter() - start_s,
     }
+
+
+def images_from_files(device: str, each: int, batches: int) -> Found:
+    """256-pixel JPEGs to batches on the device, by all CPUs: ours, and torchvision's DataLoader to the CPU (row 19)."""
+    from images import BATCH, SHAPES, image_us, ours, peer
+
+    workers = usable_cpus()
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_tree(Path(folder), SHAPES["256-pixel"], each)
+        times = {
+            name: min(image_us(partial(read, root, workers), batches, 2 * workers) for _ in range(3))
+            for name, read in (("ours", partial(ours, device=device)), ("peer", peer))
+        }
+    found = {f"{name}_images_per_s": 1e6 / us for name, us in times.items()}
+    return {**found, "ratio": times["ours"] / times["peer"], "workers": workers, "batch": BATCH}
 
 
 def flops(device: str, words: tuple[str, ...]) -> Found:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gpu_cells import FULL, PRECISIONS, TINY, Found, ceiling, facts, flops, overhead, throughput
+from _gpu_cells import FULL, PRECISIONS, TINY, Found, ceiling, facts, flops, images_from_files, overhead, throughput
 from _machine import machine
 
 from mpt.errors import MptError
@@ -104,7 +104,18 @@ def plan(device: str, tiny: bool, facts_s: float, only: str) -> list[Cell]:
     small = nets if tiny else replace(nets, block=4, blocks=6)
     half = (*nets.gpt, "precision=bf16")
     cells.append(Cell("overhead gpt2 bf16", partial(overhead, device, half, small, half=True), 20))
+    cells.append(Cell("flops llama", partial(flops, device, nets.llama), 10))
+    cells += [
+        Cell(f"llama {p}", partial(throughput, device, nets.llama, p, compiled=device == "cuda"), 60)
+        for p in ("bf16", "fp8")
+    ]
+    cells.append(Cell("images", partial(images_from_files, device, *((4, 1) if tiny else (32, 48))), 40))
     if device == "cuda":
+        graphs = (*cnn, "trainer.cuda_graphs=true")
+        cells += [
+            Cell("small_cnn bf16 compiled", partial(throughput, device, cnn, "bf16", compiled=True), 40),
+            Cell("small_cnn bf16 graphs", partial(throughput, device, graphs, "bf16", compiled=True), 40),
+        ]
         cells += [
             Cell(f"gpt2 {p} compiled", partial(throughput, device, nets.gpt, p, compiled=True), 60)
             for p in ("bf16", "fp16", "tf32", "fp32")

@@ -75,10 +75,10 @@ def image_us(start: Callable[[], Iterator[torch.Tensor]], batches: int, fill: in
     return 1e6 * spent_s / (batches * BATCH)
 
 
-def ours(root: Path, workers: int) -> Iterator[torch.Tensor]:
+def ours(root: Path, workers: int, device: str = "cpu") -> Iterator[torch.Tensor]:
     """The runner's batches; the source is closed with the generator."""
     cfg = compose(["data=image_folder", f"data.root={root}", f"data.workers={workers}", f"data.batch_size={BATCH}"])
-    context = DataContext(seed=0, device="cpu", channels_last=True)
+    context = DataContext(seed=0, device=device, channels_last=True)
     source = image_folder.open_data(cfg.data, InputSpec("images", channels=3), context)
     try:
         for batch in source.train(0):
