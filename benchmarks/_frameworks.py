@@ -17,9 +17,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from _peers import Table, loss_of
+from _peers import Table
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
+
+from mpt.bench.expert import loss_of
 
 WARM = 20
 """Steps before the clock starts."""
