@@ -7,13 +7,24 @@ from collections.abc import Iterator
 from mpt.config.schema import GuardConfig, RunConfig
 from mpt.errors import Problem
 
-GUARDS = ("skips", "floor", "falling", "sawtooth", "ceiling", "nonfinite", "spike")
+GUARDS = ("skips", "exhausted", "nonfinite", "spike", "floor", "falling", "sawtooth", "ceiling")
+"""In the order in which they are asked about a step."""
+_ALWAYS_STOP = ("exhausted",)
+
+
+def action(guard: GuardConfig, name: str) -> str:
+    """What a guard does."""
+    return "stop" if name in _ALWAYS_STOP else str(getattr(guard, name))
+
+
+def returns(name: str, action: str) -> bool:
+    """Whether an action takes the run back to a checkpoint: to skip a spike is to undo its update."""
+    return action == "rollback" or (name, action) == ("spike", "skip")
 
 
 def returning(guard: GuardConfig) -> list[str]:
-    """The guards that take a run back to a checkpoint; to skip a spike is to undo its update."""
-    found = [name for name in GUARDS if getattr(guard, name) == "rollback"]
-    return found + (["spike"] if guard.spike == "skip" else [])
+    """The guards that take a run back to a checkpoint."""
+    return [name for name in GUARDS if returns(name, action(guard, name))]
 
 
 def rollback_needs_checkpoints(cfg: RunConfig) -> Iterator[Problem]:

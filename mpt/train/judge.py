@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from mpt.checkpoint import Saver
-from mpt.config._guard import returning
+from mpt.config._guard import returning, returns
 from mpt.errors import ExitCode
-from mpt.train.guards import Alarm, Watch, returns
+from mpt.train.guards import Alarm, Watch
 from mpt.train.guards._facts import facts
 from mpt.train.progress import Ending
 from mpt.train.rollback import roll_back

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from mpt.config._guard import GUARDS
 from mpt.config.check import check
 from mpt.config.compose import compose
 from mpt.config.paths import conf_dir
 from mpt.config.schema import GuardConfig
 from mpt.train.guards import Facts, Watch
-from mpt.train.guards._watch import NAMES
 from mpt.types import StepRow
 
 DEFAULTS = yaml.safe_load((conf_dir() / "guard" / "default.yaml").read_text())
@@ -171,8 +171,8 @@ def test_what_guards_remember_goes_on_from_a_checkpoint(cut: int) -> None:
 
 def test_every_guard_has_an_action_and_what_it_may_be_is_refused_otherwise() -> None:
     keys = {f.name for f in fields(GuardConfig)}
-    assert set(NAMES) - {"exhausted"} <= keys
-    for key in set(NAMES) - {"exhausted"}:
+    assert set(GUARDS) - {"exhausted"} <= keys
+    for key in set(GUARDS) - {"exhausted"}:
         assert any(p.where == f"guard.{key}" for p in check(compose([f"guard.{key}=whatever"])))
     for key in ("skips", "floor", "falling", "sawtooth", "ceiling"):
         assert any(p.where == f"guard.{key}" for p in check(compose([f"guard.{key}=skip"])))

@@ -1,6 +1,6 @@
 """Guards: what they watch of each step is one file; what they may do about it is guard.<name>."""
 
 from mpt.train.guards._base import Alarm, Facts, Guard, cause
-from mpt.train.guards._watch import Watch, returns
+from mpt.train.guards._watch import Watch
 
-__all__ = ["Alarm", "Facts", "Guard", "Watch", "cause", "returns"]
+__all__ = ["Alarm", "Facts", "Guard", "Watch", "cause"]

@@ -7,13 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpt.config._guard import GUARDS, action, returns
 from mpt.config.schema import GuardConfig
 from mpt.train.guards._base import Alarm, Facts, Guard, cause
 from mpt.train.guards.skips import Skips
 from mpt.types import StepRow
-
-NAMES = ("skips", "exhausted", "nonfinite", "spike", "floor", "falling", "sawtooth", "ceiling")
-"""In the order in which they are asked about a step."""
 
 ENDING_STREAK = 5
 """Skips in a row, for non-finite losses, with which no run ends well: a single bad batch may be the last."""
@@ -24,11 +22,11 @@ class Watch:
 
     def __init__(self, cfg: GuardConfig, facts: Facts, state: Mapping[str, Any]) -> None:
         self._guards: dict[str, tuple[str, Guard]] = {}
-        for name in NAMES:
+        for name in GUARDS:
             kind: type[Guard] = importlib.import_module(f"mpt.train.guards.{name}").GUARD
-            action = getattr(cfg, name, "stop")
-            if (name == "skips" or not _idle(name, action)) and kind.applies(facts):
-                self._guards[name] = action, kind(cfg, facts)
+            does = action(cfg, name)
+            if (name == "skips" or not _idle(name, does)) and kind.applies(facts):
+                self._guards[name] = does, kind(cfg, facts)
         for name, (_, guard) in self._guards.items():
             guard.memory |= state.get(name, {})
         self._last: StepRow | None = None
@@ -39,11 +37,11 @@ class Watch:
         alarms: list[Alarm] = []
         for row in rows:
             self._last = row
-            for name, (action, guard) in self._guards.items():
+            for name, (does, guard) in self._guards.items():
                 seen = guard.see(row)
-                if seen is not None and not _idle(name, action):
-                    alarms.append(Alarm(name, action, *seen))
-                    if returns(name, action) or action == "stop":
+                if seen is not None and not _idle(name, does):
+                    alarms.append(Alarm(name, does, *seen))
+                    if returns(name, does) or does == "stop":
                         return alarms
         return alarms
 
@@ -70,11 +68,6 @@ class Watch:
         return None
 
 
-def _idle(name: str, action: str) -> bool:
+def _idle(name: str, does: str) -> bool:
     """Whether nothing is left to do: what is non-finite was skipped by the device already."""
-    return action == "off" or (name, action) == ("nonfinite", "skip")
-
-
-def returns(name: str, action: str) -> bool:
-    """Whether an action takes the run back to a checkpoint: to skip a spike is to undo its update."""
-    return action == "rollback" or (name, action) == ("spike", "skip")
+    return does == "off" or (name, does) == ("nonfinite", "skip")
