@@ -7,8 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mpt.config.schema import ScalingConfig
+
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 """Limits where none is asked for: float32's own, so that no scale becomes 0 or inf."""
+
+
+def limits(cfg: ScalingConfig) -> tuple[float, float]:
+    """The floor and the ceiling."""
+    low, high = cfg.min_scale, cfg.max_scale
+    return SMALLEST if low is None else low, LARGEST if high is None else high
 
 
 class Scaler:

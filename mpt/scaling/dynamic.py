@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from mpt.config.schema import ScalingConfig
-from mpt.scaling._base import LARGEST, SMALLEST, Scaler
+from mpt.scaling._base import Scaler, limits
 
-OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale", "hysteresis")
+OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "hysteresis")
 
 
 class DynamicScaling(Scaler):
@@ -68,9 +68,9 @@ class DynamicScaling(Scaler):
 
 def rule(cfg: ScalingConfig) -> dict[str, Any]:
     """The arguments of DynamicScaling, each of which the YAML gives; null limits are none."""
-    unlimited = {"min_scale": SMALLEST, "max_scale": LARGEST}
-    given = {key: getattr(cfg, key) for key in OPTIONS if getattr(cfg, key) is not None}
-    return {**unlimited, **given, "strategy": cfg.name}
+    low, high = limits(cfg)
+    given = {key: getattr(cfg, key) for key in OPTIONS}
+    return {**given, "min_scale": low, "max_scale": high, "strategy": cfg.name}
 
 
 def build(cfg: ScalingConfig, device: torch.device) -> DynamicScaling:

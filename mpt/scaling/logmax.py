@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpt.config.schema import ScalingConfig
-from mpt.scaling._base import LARGEST, SMALLEST, Scaler
+from mpt.scaling._base import Scaler, limits
 
 
 class LogMaxScaling(Scaler):
@@ -61,7 +61,6 @@ class LogMaxScaling(Scaler):
 
 def build(cfg: ScalingConfig, device: torch.device) -> LogMaxScaling:
     """Statistical scaling by cfg, whose values conf/scaling/logmax.yaml gives."""
-    low = SMALLEST if cfg.min_scale is None else cfg.min_scale
-    high = LARGEST if cfg.max_scale is None else cfg.max_scale
     assert cfg.init_scale is not None, "conf/scaling/logmax.yaml gives init_scale"
+    low, high = limits(cfg)
     return LogMaxScaling(init_scale=cfg.init_scale, min_scale=low, max_scale=high, **cfg.options, device=device)

@@ -87,7 +87,6 @@ class Numerics:
         """The window of attempt `step`, which takes its statistics as it is gone through if they are due."""
         if step != 1 and step % self._every:
             return window
-        self._pending = [look for look in self._pending if look.step != step]  # one that memory ran out of
         self._pending = [look for look in self._pending if look.step != step]  # an attempt that ran out of memory
         look = _Look(step, Tally(None if self._full else SAMPLE), len(window))
         self._pending.append(look)
@@ -131,10 +130,9 @@ class Numerics:
 
     def _unmeasured(self) -> dict[str, Unmeasured]:
         """What this run can't be asked for, with the reason."""
-        known = self._full and self._compiled
-        return (
-            {OUTPUT_GRADIENTS: Unmeasured("the model is compiled: its inner gradients can't be seen")} if known else {}
-        )
+        if not (self._full and self._compiled):
+            return {}
+        return {OUTPUT_GRADIENTS: Unmeasured("the model is compiled: its inner gradients can't be seen")}
 
     def _eagerly(self, batch: Batch, hooks: ExitStack) -> None:
         """A forward pass of the model itself, which leaves no trace but what its hooks see."""

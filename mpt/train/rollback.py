@@ -7,7 +7,7 @@ from typing import Any
 from mpt.checkpoint import load
 from mpt.checkpoint.saver import Saver
 from mpt.config.schema import GuardConfig
-from mpt.scaling._base import LARGEST, SMALLEST
+from mpt.scaling._base import limits
 from mpt.telemetry.history import read
 from mpt.train.guards import Alarm
 from mpt.train.state import Course, rewind
@@ -55,9 +55,7 @@ def _changed(course: Course, cfg: GuardConfig, step: int) -> dict[str, Any]:
     run, engine, update = course.run, course.engine, course.history.totals.update
     told: dict[str, Any] = {}
     if cfg.rollback_scale != 1 and run.scaler.changes:
-        limits = run.cfg.scaling.min_scale, run.cfg.scaling.max_scale
-        low, high = (end if limit is None else limit for limit, end in zip(limits, (SMALLEST, LARGEST), strict=True))
-        run.scaler.scale.mul_(cfg.rollback_scale).clamp_(low, high)
+        run.scaler.scale.mul_(cfg.rollback_scale).clamp_(*limits(run.cfg.scaling))
         told["scale"] = read(run.scaler.scale)[0]
     if cfg.rollback_lr != 1:
         course.progress.slow_until = engine.pace.until = update + cfg.rollback_steps
