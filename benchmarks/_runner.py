@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from mpt.config.compose import compose
 from mpt.data._context import DataSource
 from mpt.plan.facts import probe
 from mpt.precision.switches import flags
+from mpt.telemetry.device import wait
 from mpt.train.engine import make_engine
 from mpt.train.products import float32_products
 from mpt.train.run import train
@@ -33,9 +35,7 @@ ONLY_STEPS = ("trainer.eval_every=0", "checkpoint.every=0")
 
 def waiter(device: torch.device) -> Callable[[], object]:
     """A function that returns when the device has done all that was asked of it."""
-    if device.type == "cuda":
-        return lambda: torch.cuda.synchronize(device)
-    return lambda: None
+    return partial(wait, device)
 
 
 class Interposed:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
-import torch
-
-from mpt.bench.expert import Expert, expert
+from mpt.bench.expert import expert
 from mpt.bench.search import largest, steps_with
+from mpt.bench.spread import per_step_ms
 from mpt.build import Run, build
 from mpt.config.schema import RunConfig
 from mpt.plan.mfu import Work
@@ -18,6 +18,7 @@ from mpt.precision.switches import flags
 from mpt.predict.fake import trace
 from mpt.predict.memory import scaling
 from mpt.predict.prediction import keeping
+from mpt.telemetry.device import wait
 from mpt.telemetry.memory import Memory, MemoryMeter
 from mpt.train.engine import Engine, make_engine
 from mpt.train.outcome import lasting
@@ -39,7 +40,6 @@ class Cell:
         self.run: Run = build(self.cfg)
         self.engine: Engine = make_engine(self.run)
         self._batches = self.run.data.train(start=0)
-        self._expert: Expert | None = None
 
     @property
     def samples(self) -> int:
@@ -63,7 +63,7 @@ class Cell:
                     self.engine.stepper(self._window())
                 else:
                     memory.step(self._window(), self.engine.stepper)
-                self.wait()
+                wait(self.run.device)
                 self.first_step_s = self.first_step_s or time.perf_counter() - start_s
             micro = self.run.plan.length.accumulate
             work = Work({form: n * micro for form, n in seen.work.flops.items()}, seen.work.uncounted)
@@ -71,12 +71,7 @@ class Cell:
 
     def step_ms(self, steps: int) -> float:
         """Milliseconds a step, of the next `steps`."""
-        with self._switched():
-            start_s = time.perf_counter()
-            for _ in range(steps):
-                self.engine.stepper(self._window())
-            self.wait()
-            return 1e3 * (time.perf_counter() - start_s) / steps
+        return self._timed(self._run, steps)
 
     def expert_ms(self) -> Callable[[int], float] | Unmeasured:
         """The same of a hand-written loop over the same batches, where there is one for this configuration."""
@@ -84,16 +79,7 @@ class Cell:
         plain = p.param == "float32" and p.compute in ("float32", "bfloat16") and not self.run.plan.mechanism.low
         if not plain or cfg.optimizer.name != "adamw" or cfg.trainer.accumulate > 1:
             return Unmeasured("the expert's loop is written for fp32 and bf16 with AdamW, one micro-batch a step")
-        loop = expert(self.run, EXPERT_STEPS, half=p.compute == "bfloat16")
-
-        def run(steps: int) -> float:
-            with self._switched():
-                start_s = time.perf_counter()
-                loop.run(steps)
-                self.wait()
-                return 1e3 * (time.perf_counter() - start_s) / steps
-
-        return run
+        return partial(self._timed, expert(self.run, EXPERT_STEPS, half=p.compute == "bfloat16").run)
 
     def largest_batch(self) -> tuple[int, str]:
         """Samples in the largest micro-batch, and how that was found.
@@ -122,15 +108,16 @@ class Cell:
         fitted = replace(self.cfg, data=replace(data, batch_size=size), trainer=replace(trainer, accumulate=accumulate))
         return fitted, found, how
 
-    def wait(self) -> None:
-        """The device has done all that was asked of it."""
-        if self.run.device.type == "cuda":
-            torch.cuda.synchronize(self.run.device)
-        elif self.run.device.type == "mps":
-            torch.mps.synchronize()
-
     def close(self) -> None:
         self.run.data.close()
+
+    def _run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.engine.stepper(self._window())
+
+    def _timed(self, run: Callable[[int], object], steps: int) -> float:
+        with self._switched():
+            return per_step_ms(run, steps, partial(wait, self.run.device))
 
     def _window(self) -> list[Batch]:
         return [next(self._batches) for _ in range(self.run.plan.length.accumulate)]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from mpt.build import Run
+from mpt.telemetry.device import wait
 from mpt.train.engine import Engine
 from mpt.train.faults import out_of_memory
 from mpt.types import Batch
@@ -36,8 +37,7 @@ def steps_with(run: Run, engine: Engine, batch: Batch, size: int) -> bool:
         window = [resized(batch, size)] * run.plan.length.accumulate
         for _ in range(2):
             engine.stepper(window)
-        if run.device.type == "cuda":
-            torch.cuda.synchronize(run.device)
+        wait(run.device)
         return True
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):

@@ -19,6 +19,7 @@ from mpt.predict.memory import memory
 from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Call, TensorSpec
+from mpt.telemetry.device import wait
 from mpt.telemetry.matmul import ceiling_tflops
 from mpt.types import DeviceFacts, Unmeasured
 from mpt.usercode import FAULTS
@@ -187,19 +188,12 @@ def _median_s(run: Callable[[], object], device: torch.device, repeats: int, oth
     for _ in range(repeats):
         if others is not None:
             others.add_(1)
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         run()
-        _wait(device)
+        wait(device)
         spent.append(time.perf_counter() - start)
     return statistics.median(spent)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def calibrated(trace: Trace, found: Calibration, accumulate: int) -> Time | Unmeasured:

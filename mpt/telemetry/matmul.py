@@ -9,6 +9,7 @@ import torch
 
 from mpt.formats.table import COMPUTE, format_of
 from mpt.precision.switches import tfloat32_switched
+from mpt.telemetry.device import wait
 from mpt.types import DeviceFacts
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
@@ -49,15 +50,8 @@ def _best(dtype: torch.dtype, device: torch.device, until: float) -> float | Non
 
 def _once(a: torch.Tensor, out: torch.Tensor, device: torch.device) -> float:
     """Seconds of one product, the device's queue included."""
-    _wait(device)
+    wait(device)
     start = time.perf_counter()
     torch.mm(a, a, out=out)
-    _wait(device)
+    wait(device)
     return time.perf_counter() - start
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
