@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from mpt.record.reader import RunData
+from mpt.record.strict import loads
 from mpt.report.section import Section, Table, clean, number, objects
 from mpt.units import number_text
 
@@ -14,8 +13,10 @@ _SHOWN = 15
 def section(run: RunData) -> Section | None:
     """The longest ops of trainer.profile; None where nothing was profiled."""
     try:
-        found = json.loads((run.path / "profile.json").read_text())
+        found = loads((run.path / "profile.json").read_bytes())
     except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict):
         return None
     total, steps = number(found, "total_ms"), number(found, "steps")
     if not total or not steps:
