@@ -18,6 +18,7 @@ from mpt.data._context import DataContext, Look
 from mpt.data._feed import FeedSettings, make_feed
 from mpt.data._order import batches_per_epoch, epoch_rows, micro_indices, rank_span
 from mpt.data._samples import Key, Looks, Packed, Reader, Samples, pack
+from mpt.data._upload import Upload
 from mpt.errors import Problem, RunFault
 from mpt.types import Batch, DataSpec
 
@@ -58,6 +59,7 @@ class StreamSource:
         self._eval = make_feed(self._eval_samples, self._eval_keys, pack, settings, _named(evaluation))
         self._feeds = [self._eval]
         self.batches_per_epoch = batches_per_epoch(self._n, self._batch, context.world)
+        self._upload = Upload(context.device)
 
     def train(self, start: int) -> Iterator[Batch]:
         """Endless micro-batches of this rank, from micro-batch `start` of the run."""
@@ -155,8 +157,7 @@ class StreamSource:
         self._count(packed.changed, self._n if of_eval else 0)
         if packed.inputs is None or packed.targets is None:
             return None
-        device = self._context.device
-        inputs, targets = (t.to(device, non_blocking=True) for t in (packed.inputs, packed.targets))
+        inputs, targets = self._upload(packed.inputs, packed.targets)
         return Batch(self._finish(inputs), targets)
 
 
