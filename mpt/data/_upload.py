@@ -15,7 +15,8 @@ class Upload:
 
     def __init__(self, device: str | torch.device) -> None:
         self._device = torch.device(device)
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        on_gpu = self._device.type == "cuda"
+        self._stream = torch.cuda.Stream(self._device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """The copies, ready for whatever the current stream is asked for next."""
