@@ -1,9 +1,10 @@
-"""A precision policy put into a model: stored weights, masters, and the contexts that forward and backward run in."""
+"""A precision policy put into a model: masters, low-bit layers, and the contexts that forward and backward run in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +15,9 @@ from mpt.config._update import SPLIT, in_windows, rounds_stochastically
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.rounding import storage_dtype
 from mpt.formats.stored import Storage
-from mpt.formats.table import format_of
 from mpt.precision.borders import Borders, paused
 from mpt.precision.capability import Mechanism
+from mpt.precision.contexts import NOTHING, Again, nested
 from mpt.precision.emulate import Emulation
 from mpt.precision.kernels import install_kernels
 from mpt.precision.lost import LostUpdates, NothingLost, UpdateMeter
@@ -30,15 +31,12 @@ from mpt.precision.low.settings import low_bit
 from mpt.precision.low.ways import ways
 from mpt.precision.masters import MasterCopies, Masters, SameWeights, SplitMasters
 from mpt.precision.ops import check_keep
-from mpt.precision.roles import kept_parameters
 from mpt.precision.rules import changes_of_format
+from mpt.precision.storing import in_float32, store, trained
 from mpt.precision.switches import eagerly, tfloat32_switched
 
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
-
-_NOTHING: AbstractContextManager[Any] = nullcontext()
-_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Policy:
@@ -60,7 +58,7 @@ class Policy:
         eager: bool = False,
     ) -> None:
         self.mechanism = mechanism
-        self.names, self.weights = _trained(model)
+        self.names, self.weights = trained(model)
         self.lost_updates = lost
         self.storage: Storage | None = None
         self._model = model
@@ -68,9 +66,9 @@ class Policy:
         self._low = low
         self._emulation = Emulation(mechanism.compute) if mechanism.emulated else None
         self._borders = Borders(mechanism, self._emulation)
-        emulation = self._emulation or (_Eagerly() if eager else None)
-        self._forward = _entered(_autocast(mechanism), emulation)
-        self._backward: AbstractContextManager[Any] = emulation or _NOTHING
+        emulation = self._emulation or (Again(eagerly) if eager else None)
+        self._forward = nested(_autocast(mechanism), emulation)
+        self._backward: AbstractContextManager[Any] = emulation or NOTHING
         self._full: AbstractContextManager[Any] | None = None
 
     @property
@@ -103,7 +101,7 @@ class Policy:
         """From now on forward and backward compute in plain float32, or as the policy says again. For policies whose
         weights are float32."""
         self._borders.active = not on
-        self._full = _NoTfloat32() if on else None
+        self._full = Again(partial(tfloat32_switched, False)) if on else None
 
     def gather(self) -> None:
         self._copies.gather()
@@ -166,9 +164,9 @@ def install(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> Pol
     """
     check_keep(cfg.keep)
     changes = changes_of_format(model, cfg)
-    _in_float32(model)
-    full = _store(model, cfg, {name for name, now in changes.items() if now == "float32"})
-    names, weights = _trained(model)
+    in_float32(model)
+    full = store(model, cfg, {name for name, now in changes.items() if now == "float32"})
+    names, weights = trained(model)
     copied = cfg.master is not None and full
     masters = _masters(cfg, names, weights, _of(names, full)) if copied else SameWeights(weights)
     lost: UpdateMeter = LostUpdates() if full and not copied else NothingLost()
@@ -209,50 +207,6 @@ def _low_layers(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) ->
     return LowLayers(model, found.gemms, compute, low.history, native)
 
 
-def _trained(model: nn.Module) -> tuple[list[str], list[Parameter]]:
-    """Names and parameters that take gradients; a tied one appears once, under its first name."""
-    pairs = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    return [n for n, _ in pairs], [p for _, p in pairs]
-
-
-def _in_float32(model: nn.Module) -> None:
-    """Parameters, and buffers of 16 bits, become float32, whatever the model's own code made of them."""
-    for p in model.parameters():
-        if p.dtype in _REAL:
-            p.data = p.data.float()
-    for b in model.buffers():
-        if b.dtype in (torch.float16, torch.bfloat16):
-            b.data = b.data.float()
-
-
-def _store(model: nn.Module, cfg: PrecisionConfig, kept: set[str]) -> dict[str, Tensor]:
-    """Round what is stored in half in place; the float32 values that it had, by name."""
-    dtype = storage_dtype(cfg.param)
-    if dtype == torch.float32:
-        return {}
-    stay = kept_parameters(model, kept)
-    full = {}
-    for name, p in model.named_parameters():
-        if id(p) not in stay and p.dtype == torch.float32:
-            full[name] = p.data
-            p.data = p.data.to(dtype)
-    _check_range(model, full, cfg.param)
-    for module in model.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # cuDNN wants the weights, which are new tensors now, in one piece
-    return full
-
-
-def _check_range(model: nn.Module, full: Mapping[str, Tensor], param: str) -> None:
-    """Raises: PrecisionError for weights that were finite and are not in their stored format."""
-    stored = dict(model.named_parameters())
-    lost = {name: (~stored[name].isfinite() & value.isfinite()).sum() for name, value in full.items()}
-    if lost and bool(torch.stack(list(lost.values())).any()):
-        names = [name for name, count in lost.items() if count]
-        what = f"`{param}` holds numbers to {format_of(param).max:.6g}, and {', '.join(names[:3])} have larger ones"
-        raise PrecisionError(Problem("precision.param", what, "keep them float32 by precision.layers, or use bfloat16"))
-
-
 def _of(names: list[str], full: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: full[n] for n in names if n in full}
 
@@ -261,55 +215,3 @@ def _autocast(mechanism: Mechanism) -> torch.autocast | None:
     if not mechanism.half:
         return None
     return torch.autocast(mechanism.device, dtype=storage_dtype(mechanism.compute))
-
-
-class _Eagerly:
-    """Compiled models run eagerly inside: low-bit layers are told apart by their modules' forwards."""
-
-    def __init__(self) -> None:
-        self._entered: list[AbstractContextManager[Any]] = []
-
-    def __enter__(self) -> None:
-        self._entered.append(eagerly())
-        self._entered[-1].__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._entered.pop().__exit__(*error)
-
-
-class _NoTfloat32:
-    """No TF32 inside; can be entered again and again."""
-
-    def __init__(self) -> None:
-        self._entered: list[AbstractContextManager[Any]] = []
-
-    def __enter__(self) -> None:
-        self._entered.append(tfloat32_switched(False))
-        self._entered[-1].__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._entered.pop().__exit__(*error)
-
-
-class _Both:
-    """Autocast outside, emulation inside; can be entered again and again."""
-
-    def __init__(self, outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> None:
-        self._outer = outer
-        self._inner = inner
-
-    def __enter__(self) -> None:
-        self._outer.__enter__()
-        self._inner.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._inner.__exit__(*error)
-        self._outer.__exit__(*error)
-
-
-def _entered(
-    autocast: torch.autocast | None, emulation: AbstractContextManager[Any] | None
-) -> AbstractContextManager[Any]:
-    if autocast is not None and emulation is not None:
-        return _Both(autocast, emulation)
-    return autocast or emulation or _NOTHING
