@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from importlib.util import find_spec
 
-from mpt.config.ranges import STORED, WORDS
+from mpt.config.ranges import STORED, WORDS, range_problems
 from mpt.config.schema import RunConfig, ScalingConfig
 from mpt.errors import Problem
 from mpt.formats.table import COMPUTE
@@ -51,8 +51,10 @@ def scaler_by_layer(cfg: RunConfig) -> Iterator[Problem]:
 
 
 def scaling_limits(cfg: RunConfig) -> Iterator[Problem]:
-    """Floor ≤ initial scale ≤ ceiling."""
+    """Floor ≤ initial scale ≤ ceiling, where each alone is a scale."""
     s = cfg.scaling
+    if range_problems({f"scaling.{k}": getattr(s, k) for k in ("init_scale", "min_scale", "max_scale")}):
+        return
     if s.min_scale is not None and s.max_scale is not None and s.min_scale > s.max_scale:
         yield Problem("scaling.min_scale", f"got {s.min_scale:g}, above scaling.max_scale={s.max_scale:g}", "swap them")
         return

@@ -33,8 +33,9 @@ def advised(run_dir: str, as_json: bool) -> int:
     run = read_run(Path(run_dir))
     found = advice.section(run)
     if found is None:
+        bad = f": {run.numerics.bad:,} lines of numerics.jsonl can't be read" if run.numerics.bad else ""
         hint = "train with numerics=light: it costs under 2 % and records them"
-        raise RecordError(Problem(run_dir, "nothing is recorded of this run's gradients", hint))
+        raise RecordError(Problem(run_dir, f"nothing is recorded of this run's gradients{bad}", hint))
     parts = [found, *(part for part in (numerics.section(run),) if part is not None)]
     if as_json:
         print(dumps(to_json(parts, run.path), indent=2))

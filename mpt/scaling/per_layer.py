@@ -38,7 +38,8 @@ class _Rescaled(torch.autograd.Function):
         (factor,) = ctx.saved_tensors
         out = grad * factor
         scaled = out if ctx.entering else grad
-        return out, None, torch.linalg.vector_norm(scaled, float("inf")).float(), None
+        largest = torch.linalg.vector_norm(scaled, float("inf")) if scaled.numel() else scaled.new_zeros(())
+        return out, None, largest.float(), None
 
 
 class PerLayerScaling(DynamicScaling):

@@ -74,6 +74,12 @@ class Totals:
         self.undone += self.update - update
         self.update, self.streak = update, 0
 
+    def scale_set(self, scale: float) -> None:
+        """The scale that the next step uses was put there by a return, not by its strategy: no growth, no backoff."""
+        moves = self.growths, self.backoffs
+        self.see_scale(scale)
+        self.growths, self.backoffs = moves
+
     def count(self, row: StepRow) -> None:
         """Take one more step into account."""
         self.step, self.update = row.step, row.update

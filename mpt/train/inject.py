@@ -54,7 +54,7 @@ class Injector:
         self._faults = faults
         self._none = torch.tensor([1.0, 0.0], device=run.device)
         self._slots: dict[str, dict[str, Tensor]] = {}
-        self._called: set[str] = set()
+        self._reached: set[tuple[str, str]] = set()
         self._watching = True
         self._armed = False
         for module in dict.fromkeys(f.module for f in faults):
@@ -65,22 +65,35 @@ class Injector:
         def put_in(module: nn.Module, inputs: Any, output: Any) -> Any:
             leaves, shape = tree_flatten(output)
             for i, leaf in enumerate(leaves):
-                if isinstance(leaf, Tensor) and leaf.is_floating_point():
-                    if self._watching:
-                        self._called.add(name)
+                if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel():
                     leaves[i] = _Fault.apply(leaf, slots["forward"], slots["backward"])
+                    if self._watching:
+                        self._watch(name, leaves[i])
                     break
             return tree_unflatten(leaves, shape)
 
         return put_in
 
-    def require_called(self) -> None:
-        """After the dry pass. Raises: ConfigError for a module that gave no floating tensor in it."""
+    def _watch(self, name: str, output: Tensor) -> None:
+        """Notes that a fault in the forward pass is seen, and one in the backward pass if a gradient comes."""
+        self._reached.add((name, "forward"))
+        if output.requires_grad:
+            output.register_hook(lambda _: self._reached.add((name, "backward")))  # type: ignore[no-untyped-call]
+
+    def require_reached(self) -> None:
+        """After the dry pass. Raises: ConfigError for faults that nothing would see."""
         self._watching = False
-        missed = [m for m in self._slots if m not in self._called]
-        if missed:
-            what = f"`{missed[0]}` was not called in a forward pass, or gives no floating tensor"
-            raise ConfigError(Problem("debug.inject", what, "name a module that computes activations"))
+        problems = []
+        for i, fault in enumerate(self._faults):
+            if (fault.module, "forward") not in self._reached:
+                what = f"`{fault.module}` was not called in a forward pass, or gives no floating tensor"
+                problems.append(Problem(f"debug.inject[{i}].module", what, "name a module that computes activations"))
+            elif (fault.module, fault.where) not in self._reached:
+                what = f"no gradient comes back to `{fault.module}`: nothing before it is trained, or nothing uses it"
+                hint = "say where: forward, or name a module behind the first weights"
+                problems.append(Problem(f"debug.inject[{i}].where", what, hint))
+        if problems:
+            raise ConfigError(*problems)
 
     def arm(self, step: int) -> list[Injection]:
         """The faults of attempt `step` are in place, and only these; gives them."""
@@ -116,7 +129,7 @@ def injector(run: Run) -> Injector | None:
 
 
 def _problems(run: Run, faults: list[Injection]) -> Iterator[Problem]:
-    names = [name for name, _ in run.model.named_modules() if name]
+    names = [name for name, _ in run.model.named_modules(remove_duplicate=False) if name]
     for i, fault in enumerate(faults):
         if fault.module not in names:
             near = " or ".join(f"`{n}`" for n in closest(fault.module, names))

@@ -31,6 +31,8 @@ def count(run: Run, attempt: Attempt) -> None:
 
 
 def _three(grad: Tensor) -> Tensor:
+    if not grad.numel():  # a layer without inputs has such
+        return grad.new_zeros(3, dtype=torch.float32)
     largest = torch.where(grad.isfinite(), grad, 0).abs().max().float()
     return torch.stack([grad.isinf().sum().float(), grad.isnan().sum().float(), largest])
 

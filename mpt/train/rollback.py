@@ -32,6 +32,7 @@ def roll_back(course: Course, saver: Saver, alarm: Alarm, step: int) -> dict[str
     if progress.best and not saver.keep_best(int(progress.best["update"])):
         progress.best = {}
     changed = _changed(course, cfg, step) if alarm.action == "rollback" else {}
+    totals.scale_set(read(course.run.scaler.scale)[0])
     told = {
         **{"step": step, "guard": alarm.guard, "fault_step": alarm.step, "checkpoint": path.name},
         **{"to_step": to_step, "to_update": totals.update, "undone": was - totals.update},

@@ -150,7 +150,7 @@ def _preflown(course: Course, memory: MemoryMeter, told: list[str]) -> tuple[Pre
         progress.parts = parts
     course.engine.backward_order = seen.backward_order
     if course.engine.injector is not None:
-        course.engine.injector.require_called()
+        course.engine.injector.require_reached()
     return seen, _from(first, stream)
 
 

@@ -160,7 +160,7 @@ class Stepper:
     @staticmethod
     def _largest(grads: list[Tensor | None], divisor: Tensor | None) -> Tensor:
         """The largest magnitude of the unscaled gradients."""
-        each = torch._foreach_norm([g for g in grads if g is not None], float("inf"))
+        each = torch._foreach_norm([g for g in grads if g is not None and g.numel()], float("inf"))
         largest = torch.stack([e.float() for e in each]).amax()
         return largest if divisor is None else largest / divisor
 

@@ -71,8 +71,9 @@ class Teller:
         """A return to a checkpoint, and all that was done in it."""
         self._writer.event("rollback", **done, reason=reason)
         first, last = done["batches_skipped"]
-        text = f"{reason}; back to {done['checkpoint']}: {done['undone']} updates undone, the batches of steps {first}"
-        self._console.say(f"{text} to {last} are passed over", "warning")
+        undone = f"{done['undone']} update{'' if done['undone'] == 1 else 's'} undone"
+        passed = f"batch of step {last} is" if first == last else f"batches of steps {first} to {last} are"
+        self._console.say(f"{reason}; back to {done['checkpoint']}: {undone}, the {passed} passed over", "warning")
 
     def _skip(self, row: StepRow, attempt: Attempt) -> None:
         """The step and its cause; for a non-finite forward (the first of a run, or each) also where it began."""

@@ -153,3 +153,21 @@ def test_a_module_or_a_step_that_is_not_there_is_refused_before_anything_is_writ
         train(require(compose(list(words))), [])
     assert text in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "where", "text"),
+    [
+        ("{step: 3, module: 1, kind: inf, wher: x}", "debug.inject[0].wher", "did you mean `where`?"),
+        ("{module: 1, kind: inf}", "debug.inject[0].step", "is missing"),
+        ("{step: 2.5, module: 1, kind: inf}", "debug.inject[0].step", "want a whole number"),
+        ("{step: 2, module: 1, kind: spike, factor: x}", "debug.inject[0].factor", "want a number"),
+        ("{step: 2, module: [1], kind: spike}", "debug.inject[0].module", "want a word"),
+    ],
+)
+def test_of_a_fault_that_cant_be_read_the_key_is_named(word: str, where: str, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose([*MLP, f"debug.inject=[{word}]"])
+    (problem,) = refused.value.problems
+    assert problem.where == where
+    assert text in str(problem)

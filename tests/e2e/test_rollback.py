@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,10 @@ def test_rate_and_scale_are_lowered_for_a_while_where_asked(tmp_path: Path) -> N
     before = run.steps[event["to_step"] - 1]["scale"]
     assert [row["lr"] for row in run.steps[50:]] == [0.05] * 12 + [0.1] * 18
     assert event["scale"] == run.steps[50]["scale"] == before / 4
+    moves = [(a["scale"], b["scale"]) for a, b in pairwise(run.steps) if b["step"] != 51]
+    told = run.summary["scaling"]
+    assert told["backoffs"] == sum(a > b for a, b in moves), "the return is no back-off of the strategy"
+    assert told["growths"] == sum(a < b for a, b in moves)
     assert (event["lr_factor"], event["lr_until_update"]) == (0.5, event["to_update"] + 12)
 
 

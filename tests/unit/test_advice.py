@@ -265,3 +265,35 @@ def test_runs_that_were_not_looked_at_part_in_no_layer(tmp_path: Path) -> None:
     made = compare(*read([write_run(tmp_path / "a", "fp32"), write_run(tmp_path / "b", "bf16")]), Options(force=True))
     (parting,) = (p for p in made.partings if p is not None)
     assert parting.layers is None
+
+
+def test_steps_with_a_broken_forward_pass_speak_against_no_strategy(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "r", spread_out(-3, 2), loss=lambda step: math.nan if 30 <= step < 40 else 1.0)
+    words, why = recommended(folder)
+    assert words == "scaling=none"
+    assert "skips 0 of 50 steps" in why
+    found = advice.section(read_run(folder))
+    assert found is not None
+    assert any("10 steps were non-finite whatever the loss scale" in text for _, text in found.notes)
+
+
+@pytest.mark.parametrize(("loss", "words"), [(math.nan, None), (1.0, "scaling=dynamic")])
+def test_looks_that_found_no_finite_gradient_are_told_of(loss: float, words: str | None, tmp_path: Path) -> None:
+    poisoned = torch.cat([spread_out(-3, 2), torch.tensor([math.inf])])
+    folder = run_of(tmp_path / "r", poisoned, precision="fp16", loss=lambda _: loss)
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("scaling: {name: dynamic}", "scaling: {name: static}"))
+    got, why = recommended(folder)
+    assert got == words
+    assert "of 4 looks at the gradients none found them finite" in why
+    assert ("no loss scale can cure that" in why) == (words is None)
+    assert numerics.section(read_run(folder)) is None, "there is nothing but these gradients"
+
+
+def test_where_no_gradient_was_finite_formats_are_judged_by_activations_and_say_so(tmp_path: Path) -> None:
+    tensors = {"activations": {"fc": spread_out(0, 1)}, "gradients": {"fc.weight": torch.tensor([math.inf, 1.0])}}
+    found = numerics.section(read_run(looked_at(tmp_path / "r", [look(1, tensors)])))
+    assert found is not None
+    texts = [text for _, text in found.notes]
+    assert texts[0] == "no look found finite gradients: what follows is of activations and weights alone"
+    assert not any("every layer would survive" in text for text in texts)

@@ -296,3 +296,10 @@ def test_keys_of_images_are_refused_beside_tokens(data: str) -> None:
     problems = found("model=gpt", f"data={data}", "data.image_size=8", "data.mean=0.5", "data.std=0.5")
     assert set(problems) == {"data.image_size", "data.mean", "data.std"}
     assert all(text.endswith("its samples are tokens | leave it away") for text in problems.values())
+
+
+@pytest.mark.parametrize("word", ["init_scale=0", "init_scale=-1", "init_scale=1e39", "init_scale=1e-46"])
+def test_what_is_no_scale_is_not_advised_to_move_the_limits(word: str) -> None:
+    problems = check(compose(["precision=fp16", f"scaling.{word}"]))
+    assert [p.where for p in problems] == ["scaling.init_scale"]
+    assert "scaling.m" not in problems[0].hint

@@ -118,3 +118,17 @@ def test_words_to_hydra_are_refused_in_a_plain_run() -> None:
     ) as caught:
         words.refuse_hydra_words(["seed=1", "hydra.run.dir=x", "hydra/launcher=basic"])
     assert [p.where for p in caught.value.problems] == ["hydra.run.dir", "hydra/launcher"]
+
+
+def test_a_value_that_the_shell_took_apart_is_one_problem_with_the_word_to_type() -> None:
+    torn = "debug.inject=[{step: 5, module: a.b, kind: inf}, {step: 7, module: c, kind: nan}]"
+    with pytest.raises(ConfigError) as refused:
+        words.refuse_torn(["precision=fp16", *torn.split(" "), "trainer.max_steps=9"])
+    assert refused.value.problems == (
+        Problem("debug.inject", "got a value with spaces, which the shell took apart", f"quote it: '{torn}'"),
+    )
+
+
+@pytest.mark.parametrize("typed", [["a=[1,2]", "b=3"], ["a=[1, 2]"], ["a=[1", "b=2"], ["a={k: [1, 2]}", "c=d]"], []])
+def test_values_in_one_word_and_those_that_never_close_are_left_alone(typed: list[str]) -> None:
+    words.refuse_torn(typed)

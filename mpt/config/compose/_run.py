@@ -45,6 +45,7 @@ def compose(overrides: list[str], config_dir: str | None = None) -> RunConfig:
 
 def composition(overrides: list[str], config_dir: str | None = None) -> Composition:
     """As compose, with the merged YAML beside it."""
+    words.refuse_torn(overrides)
     with session(config_dir) as hydra:
         return _Composer(hydra).run([words.split(raw) for raw in overrides])
 

@@ -45,6 +45,7 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
 
     Raises: ConfigError with the problems of all jobs, each once.
     """
+    words.refuse_torn(typed)
     refused = [
         Problem(key, "has no place in a sweep", hint) for key, hint in _NOT_SWEPT.items() if words.names(typed, key)
     ]

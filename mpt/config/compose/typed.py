@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
+from mpt.config.compose.items import wrong_items
 from mpt.config.compose.words import is_text
 from mpt.config.ranges import reckoned
 from mpt.config.schema import RunConfig
@@ -57,7 +58,8 @@ class Leaves:
         try:
             self.values[where] = convert(cls, key, hint, value)
         except (OmegaConfBaseException, TypeError):
-            self.problems.append(Problem(where, f"got {shown(value)}, want {wanted(hint)}", _move(hint, value)))
+            whole = Problem(where, f"got {shown(value)}, want {wanted(hint)}", _move(hint, value))
+            self.problems += wrong_items(where, hint, value) or [whole]
 
     def _option(self, where: str, cfg: DictConfig, skeleton: DictConfig, key: str) -> None:
         value = self._resolved(where, cfg, key)

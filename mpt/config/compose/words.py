@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
@@ -128,6 +128,31 @@ def misshapen(word: Word, owner_of: Callable[[str], str | None]) -> Problem | No
     if word.text == "":
         return Problem(word.key, "got nothing after `=`", f"give a value, or {word.key}=null for none")
     return None
+
+
+def refuse_torn(raws: Sequence[str]) -> None:
+    """Raises: ConfigError for lists and mappings that a shell took apart at their spaces, each as it is to be typed."""
+    problems, i = [], 0
+    while i < len(raws):
+        last = _closes(raws, i)
+        if last > i:
+            what = "got a value with spaces, which the shell took apart"
+            problems.append(Problem(split(raws[i]).key, what, f"quote it: {shlex.quote(' '.join(raws[i : last + 1]))}"))
+        i = last + 1
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _closes(raws: Sequence[str], first: int) -> int:
+    """The index of the word in which the brackets close that open in the value at `first`; else `first`."""
+    depth, text = 0, split(raws[first]).text or ""
+    if text[:1] not in ("[", "{"):
+        return first
+    for i in range(first, len(raws)):
+        depth += sum(raws[i].count(c) for c in "[{") - sum(raws[i].count(c) for c in "]}")
+        if depth <= 0:
+            return i
+    return first
 
 
 def names(typed: Iterable[str], key: str) -> bool:

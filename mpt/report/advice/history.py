@@ -51,6 +51,10 @@ class History:
     def __len__(self) -> int:
         return len(self.limit)
 
+    def broken(self, steps: int | None = None) -> int:
+        """How many of the first `steps` no loss scale would have kept."""
+        return int(np.isneginf(self.limit[:steps]).sum())
+
     def layers_at(self, index: int) -> Array:
         """log2 of each layer's largest unscaled gradient at a step."""
         found: Array = self.layers[self.nearest[index]] + self.largest[index]

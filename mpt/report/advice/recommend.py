@@ -127,7 +127,7 @@ def losses(outcome: Outcome) -> str:
     lost = (
         "nothing is known of its gradients" if outcome.lost is None else f"loses {share(outcome.lost)} of the gradients"
     )
-    return f"{lost} and skips {outcome.skipped:,} of {outcome.steps:,} steps"
+    return f"{lost} and skips {outcome.skipped - outcome.broken:,} of {outcome.steps - outcome.broken:,} steps"
 
 
 def _exponent(scale: float) -> int:

@@ -19,7 +19,8 @@ _NONE = np.zeros(0)
 @dataclass(frozen=True)
 class Outcome:
     """A strategy over a run's steps. `lost`: mean share of gradients that are 0 or infinite in the format, at the looks
-    of steps that were not skipped; None where all were. `ended`: the step at which the strategy gives up."""
+    of steps that were not skipped; None where all were. `ended`: the step at which the strategy gives up. `broken`:
+    steps that every scale skips, since the forward pass was non-finite; they speak for none and against none."""
 
     name: str
     constants: Constants
@@ -30,10 +31,13 @@ class Outcome:
     high: float
     last: float
     ended: int | None = None
+    broken: int = 0
 
     @property
     def skipped_share(self) -> float:
-        return self.skipped / self.steps if self.steps else 0.0
+        """Of the steps that a scale could have kept."""
+        curable = self.steps - self.broken
+        return (self.skipped - self.broken) / curable if curable else 0.0
 
     @property
     def cost(self) -> float:
@@ -71,6 +75,7 @@ def replay(name: str, constants: Constants, past: History) -> Outcome:
     return Outcome(
         name, constants, sum(found), len(found), float(np.mean(lost)) if lost else None,
         min(scales), max(scales), rule.scale, len(found) if rule.exhausted else None,
+        past.broken(len(found)),
     )  # fmt: skip
 
 
@@ -79,7 +84,7 @@ def _fixed(name: str, constants: Constants, past: History, scale: float) -> Outc
     found = math.log2(scale) > past.limit
     lost = [past.lost(seen, scale) for seen in past.looks if not found[seen.index]]
     mean = float(np.mean(lost)) if lost else None
-    return Outcome(name, constants, int(found.sum()), len(found), mean, scale, scale, scale)
+    return Outcome(name, constants, int(found.sum()), len(found), mean, scale, scale, scale, broken=past.broken())
 
 
 def _power(log2: float) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mpt.formats.table import NumberFormat, format_of
-from mpt.record.numerics import ACTIVATIONS, GRADIENTS, ROLES, SCALED, WEIGHTS, Numerics, module_of
+from mpt.record.numerics import ACTIVATIONS, GRADIENTS, ROLES, SCALED, WEIGHTS, Look, Numerics, module_of
 from mpt.stats.exponents import Exponents, merged, overflow_log2, underflow_log2
 
 LOST = 0.01
@@ -86,13 +86,14 @@ class Layer:
 
 @lru_cache(maxsize=4)
 def layers(numerics: Numerics, computed: NumberFormat | None = None) -> list[Layer]:
-    """Every module with numbers of its own, in the order of the model. `computed`: the format that the run computed in
-    itself, in which small gradients may have become 0."""
+    """Every module with numbers of its own, in the order of the model. Gradients of a step that overflowed are left
+    out: what is finite of them says little, and nobody was trained by it. `computed`: the format that the run computed
+    in itself, in which small gradients may have become 0."""
     gone = all_zero(numerics)
     parts: dict[str, dict[str, list[Exponents]]] = {}
     worst: dict[str, dict[int, float]] = {}
     for look in numerics.looks:
-        for role in ROLES:
+        for role in ROLES if finite_backward(look) else (r for r in ROLES if r not in SCALED):
             for name, x in look.of(role).items():
                 kind = GRADIENTS if role in SCALED else role
                 held = parts.setdefault(module_of(role, name), {})
@@ -103,6 +104,11 @@ def layers(numerics: Numerics, computed: NumberFormat | None = None) -> list[Lay
             known = worst.setdefault(name, {})
             known.update({bits: min(db, known.get(bits, math.inf)) for bits, db in by_bits.items()})
     return [_layer(name, held, worst.get(name, {})) for name, held in parts.items()]
+
+
+def finite_backward(look: Look) -> bool:
+    """Whether no number of the look's backward pass was inf or NaN."""
+    return not any(x.nonfinite for role in SCALED for x in look.of(role).values())
 
 
 def all_zero(numerics: Numerics) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from mpt.record.numerics import GRADIENTS
 from mpt.record.reader import RunData
 from mpt.report.advice.history import history
 from mpt.report.advice.recommend import Advice, advise
@@ -20,7 +22,7 @@ def section(run: RunData) -> Section | None:
     """None for a run whose gradients were not looked at."""
     past = history(run)
     if past is None:
-        return _vanished(run)
+        return _vanished(run) or _nonfinite(run)
     advice = advise(past)
     return Section(
         key="advice",
@@ -48,6 +50,24 @@ def _vanished(run: RunData) -> Section | None:
     facts = (("recommended", "scaling=dynamic"), ("because", why))
     data = {"recommended": "scaling=dynamic", "reason": why, "strategies": []}
     return Section("advice", _TITLE, facts=facts, notes=(("bad", hint),), data=data)
+
+
+def _nonfinite(run: RunData) -> Section | None:
+    """Every look found gradients that are inf or NaN: nothing can be replayed, but that is known."""
+    scales = [look.scale for look in run.numerics.looks if look.of(GRADIENTS)]
+    if not scales:
+        return None
+    found = f"of {len(scales):,} looks at the gradients none found them finite"
+    if not any(map(math.isfinite, run.steps.loss)):
+        choice, why = None, f"{found}, nor was the loss of any step: no loss scale can cure that"
+        hint = "look at the inputs and at the event nonfinite_forward in events.jsonl, or lower optimizer.lr"
+    else:
+        choice = "scaling=dynamic" if get(run.config, "scaling", "name") == "static" else None
+        why = f"{found}, at loss scales from {power(min(scales))} to {power(max(scales))}"
+        hint = "how large they are can't be seen in this record: numerics=light with precision=bf16 measures it"
+    facts = (("recommended", choice or "nothing that scaling could do"), ("because", why))
+    document: dict[str, Any] = {"recommended": choice, "reason": why, "strategies": []}
+    return Section("advice", _TITLE, facts=facts, notes=(("bad", hint),), data=document)
 
 
 def command(choice: Outcome) -> str:
@@ -91,6 +111,9 @@ def _notes(run: RunData, advice: Advice) -> list[tuple[Tone, str]]:
         "these taken from their norm; that other updates would have led elsewhere is left out"
     )
     notes: list[tuple[Tone, str]] = [("", told)]
+    broken = past.broken()
+    if broken:
+        notes.append(("careful", _broken(broken, past.own)))
     if past.own:
         notes.append(
             ("careful", "this run computed in float16: what became 0 under its own scale can only be guessed at; "
@@ -99,6 +122,13 @@ def _notes(run: RunData, advice: Advice) -> list[tuple[Tone, str]]:
     elif get(run.config, "scaling", "name") == "none":
         notes.append(("", f"the run itself computed in {clean(get(run.config, 'precision', 'compute') or 'unknown')}"))
     return notes
+
+
+def _broken(steps: int, own: bool) -> str:
+    """What is said of steps whose forward pass was non-finite already."""
+    which = "1 step was" if steps == 1 else f"{steps:,} steps were"
+    text = f"{which} non-finite whatever the loss scale, and left out of the recommendation: events.jsonl tells why"
+    return f"{text}; if float16's own activations overflowed, precision=bf16 cures it" if own else text
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:

@@ -38,20 +38,20 @@ def _series(evals: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def _best(run: RunData) -> float | None:
-    """The update of the best evaluation."""
-    update = number(get(run.summary, "best"), "update")
-    marked = [number(row, "update") for row in run.evals if row.get("best") is True]
-    return update if update is not None else (marked[-1] if marked else None)
+    """The step of the best evaluation: after a return to a checkpoint an update comes again."""
+    step = number(get(run.summary, "best"), "step")
+    marked = [number(row, "step") for row in run.evals if row.get("best") is True]
+    return step if step is not None else (marked[-1] if marked else None)
 
 
 def _chosen(evals: list[dict[str, Any]], best: float | None) -> list[int]:
     chosen = set(thinned(len(evals), _SHOWN))
-    return sorted(chosen | {i for i, row in enumerate(evals) if best is not None and number(row, "update") == best})
+    return sorted(chosen | {i for i, row in enumerate(evals) if best is not None and number(row, "step") == best})
 
 
 def _row(evals: list[dict[str, Any]], i: int, names: list[str], best: float | None) -> tuple[str, ...]:
     row = evals[i]
     update = number(row, "update")
     cells = [number_text(v) if (v := number(row, name)) is not None else "-" for name in names]
-    mark = "best" if best is not None and update == best else ""
+    mark = "best" if best is not None and number(row, "step") == best else ""
     return (f"{update:,.0f}" if update is not None else "-", *cells, mark)

@@ -134,11 +134,15 @@ def _answers(found: Sequence[Layer], scale: float) -> list[tuple[Tone, str]]:
     measured = [layer for layer in found if layer.sqnr_db]
     coarse = [layer.name for layer in measured if cancels(layer)]
     told: list[tuple[Tone, str]] = [_sensitive(without, coarse, bool(measured), len(found))]
+    seen = any(layer.gradients is not None for layer in found)
+    if not seen:
+        told = [("bad", "no look found finite gradients: what follows is of activations and weights alone")]
     for target in TARGETS:
         bad = [layer.name for layer in found if layer.fate(target, _scale(target, scale)).why]
         at = f" at loss scale {power(scale)}" if target is _FP16 else ""
         if not bad:
-            told.append(("good", f"{target.name}{at}: every layer would survive"))
+            text = "every layer would survive" if seen else "activations and weights would survive in every layer"
+            told.append(("good" if seen else "", f"{target.name}{at}: {text}"))
         else:
             told.append(("careful", f"{target.name}{at}: {_some(bad, len(found))} would not"))
     return told
