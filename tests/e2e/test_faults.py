@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,13 @@ STREAMED = (
 )
 
 
-def descendants(pid: int) -> list[int]:
-    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False).stdout
-    return [int(word) for word in told.split()]
+def children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            found += [int(stat.parent.name)] * (int(parent) == pid)
+    return found
 
 
 def streaming(folder: Path) -> tuple[str, ...]:
@@ -126,7 +131,7 @@ def alive(pids: list[int]) -> list[int]:
 def test_a_worker_that_the_kernel_kills_ends_the_run_by_name_and_leaves_no_orphan(tmp_path: Path) -> None:
     process = start(*streaming(tmp_path), "run_dir=r", cwd=tmp_path)
     wait_for_steps(tmp_path / "r", 4)
-    workers = descendants(process.pid)
+    workers = children(process.pid)
     assert len(workers) >= 2
     os.kill(workers[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=100)
@@ -141,7 +146,7 @@ def test_a_worker_that_the_kernel_kills_ends_the_run_by_name_and_leaves_no_orpha
 def test_f9_r14_workers_end_with_their_run(number: signal.Signals, tmp_path: Path) -> None:
     process = start(*streaming(tmp_path), "run_dir=r", cwd=tmp_path)
     wait_for_steps(tmp_path / "r", 4)
-    workers = descendants(process.pid)
+    workers = children(process.pid)
     process.send_signal(number)
     process.communicate(timeout=60)
     until = time.monotonic() + 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
     git(tmp_path, "init", "-q")
     (tmp_path / "model.py").write_text("layers = 2\n")
     git(tmp_path, "add", ".")
