@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mpt.config.schema import DataConfig
+from mpt.data._augment import Augment
 from mpt.data._context import DataContext
 from mpt.data._images import ImagePlan, Normalise, plan_images, resized
 from mpt.data._resident import Finish, ResidentSource, Table, Windows, as_stored, channels_last
@@ -88,7 +89,8 @@ def open_images(cfg: DataConfig, wanted: InputSpec, context: DataContext, raw: R
     upload = partial(_image_table, raw=raw, plan=plan, context=context, resize=not late)
     finish = _finish(context, plan, resize=late)
     train, evaluation = upload(images[:n], labels[:n]), upload(*raw.evaluation)
-    return ResidentSource(spec, train, evaluation, batch_sizes(cfg), context, finish)
+    augment = Augment(int(cfg.options.get("shift", 0)), bool(cfg.options.get("flip", False)))
+    return ResidentSource(spec, train, evaluation, batch_sizes(cfg), context, finish, augment)
 
 
 def _bytes(spec: DataSpec) -> int:

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from mpt.data._augment import Augment, moved
 from mpt.data._context import DataContext, Look
 from mpt.data._order import batches_per_epoch, epoch_rows, micro_indices, rank_span
 from mpt.types import Batch, DataSpec
@@ -21,6 +24,8 @@ from mpt.types import Batch, DataSpec
 GATHER_BYTES = 256 * 1024
 # Batches gathered together must each start on the allocator's alignment, or kernels could round differently.
 ALIGNMENT = 64
+
+NO_AUGMENT = Augment(shift=0, flip=False)
 
 Finish = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -99,6 +104,7 @@ class ResidentSource:
         batch: tuple[int, int],
         context: DataContext,
         finish: Finish = as_stored,
+        augment: Augment = NO_AUGMENT,
     ) -> None:
         self.spec = spec
         self.skipped: list[str] = []
@@ -106,6 +112,7 @@ class ResidentSource:
         self.notes: list[str] = []
         self._train, self._eval, self._finish, self._context = train, evaluation, finish, context
         self._batch, self._eval_batch = batch
+        self._augment = augment
         self.batches_per_epoch = batches_per_epoch(len(train), self._batch, context.world)
         self._ahead = self._gathered_batches()
 
@@ -121,24 +128,31 @@ class ResidentSource:
         return next(self.train(micro))
 
     def _epoch(self, epoch: int, position: int) -> Iterator[Batch]:
-        rows = self._upload(epoch)
+        c = self._context
+        rows = self._upload(epoch_rows(c.seed, epoch, len(self._train), self._batch, c.rank, c.world).copy())
+        draws = None
+        if self._augment.active:
+            draws = self._upload(self._augment.draws(c.seed, epoch, len(self._train)))
         # Blocks start at the same positions whatever the resume point: alignment, and so rounding, never differs.
         first = position - position % self._ahead
         skip = position - first
         for block in torch.split(rows[first:], self._ahead):
-            yield from islice(self._gather(block), skip, None)
+            yield from islice(self._gather(block, draws), skip, None)
             skip = 0
 
-    def _gather(self, block: Tensor) -> Iterator[Batch]:
-        inputs, targets = self._finish(*self._train.select(block.view(-1)))
+    def _gather(self, block: Tensor, draws: Tensor | None) -> Iterator[Batch]:
+        samples = block.view(-1)
+        inputs, targets = self._finish(*self._train.select(samples))
+        if draws is not None:
+            inputs = moved(inputs, draws.index_select(0, samples))
         return map(Batch, _cut(inputs, block.shape), _cut(targets, block.shape))
 
-    def _upload(self, epoch: int) -> Tensor:
-        c = self._context
-        rows = torch.from_numpy(epoch_rows(c.seed, epoch, len(self._train), self._batch, c.rank, c.world).copy())
-        if torch.device(c.device).type == "cuda":
-            rows = rows.pin_memory()  # an upload from pageable memory would make the host wait for the device
-        return rows.to(c.device, non_blocking=True)
+    def _upload(self, numbers: NDArray[np.int64]) -> Tensor:
+        """What one epoch needs of the host."""
+        on_host = torch.from_numpy(numbers)
+        if torch.device(self._context.device).type == "cuda":
+            on_host = on_host.pin_memory()  # an upload from pageable memory would make the host wait for the device
+        return on_host.to(self._context.device, non_blocking=True)
 
     def _gathered_batches(self) -> int:
         row = torch.zeros(1, dtype=torch.int64, device=self._context.device)

@@ -11,7 +11,10 @@ from mpt.errors import DataError, Problem
 
 
 def missing_files(cfg: DataConfig, wanted: Sequence[tuple[Path, ...]]) -> list[Problem]:
-    """One problem that says where files are expected, of each of `wanted` one of its spellings."""
+    """A shift that is none, and where files are expected: of each of `wanted` one of its spellings."""
+    shift = cfg.options.get("shift", 0)
+    if shift < 0:
+        return [Problem("data.shift", f"got {shift}, want a number of pixels ≥ 0", "0 leaves images where they are")]
     if cfg.root is None:
         return [Problem("data.root", "is not set", "give the folder that holds, or shall receive, the files")]
     root = Path(cfg.root).expanduser()
