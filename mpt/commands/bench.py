@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SUMMARY = "measured step time, throughput, memory and MFU here, for each of a list of precisions or settings"
 ORDER = 6
 USAGE = """mpt bench [group=choice] [key=value] … [--against expert] [--repeats N] [--budget-s S] [--json]
+          [--config-dir DIR]
 
 Takes what `mpt train` takes; comma lists are compared: precision=fp32,bf16 trainer.compile=false,true.
 They take turns, the order alternates, the first round is dropped; figures whose noise passes 10 % are void.

@@ -25,19 +25,7 @@ def hadamard_matrix(device: torch.device, dtype: torch.dtype = torch.float32) ->
     return signed.to(device, dtype)
 
 
-def rotate(x: Tensor) -> Tensor:
-    """Each run of 16 numbers along the last dimension, times the matrix. Shapes: (…, 16·n) to the same."""
-    runs = x.reshape(*x.shape[:-1], -1, HADAMARD)
-    return torch.matmul(runs, hadamard_matrix(x.device, x.dtype)).flatten(-2)
-
-
 def rotate_first(x: Tensor) -> Tensor:
-    """As `rotate`, along the first dimension, in float32. Shapes: (16·n, …) to the same."""
+    """Each run of 16 numbers along the first dimension, times the matrix, in float32. Shapes: (16·n, …) to the same."""
     runs = x.to(torch.float32).reshape(-1, HADAMARD, x[0].numel())
     return torch.matmul(hadamard_matrix(x.device).t(), runs).view(x.shape)
-
-
-def rotate_back(x: Tensor) -> Tensor:
-    """The inverse of `rotate`."""
-    runs = x.reshape(*x.shape[:-1], -1, HADAMARD)
-    return torch.matmul(runs, hadamard_matrix(x.device, x.dtype).t()).flatten(-2)

@@ -68,15 +68,6 @@ class Exponents:
     def counted(self) -> float:
         return self.some + self.zeros + self.nonfinite
 
-    @property
-    def zero_share(self) -> float:
-        """Zeros among all that were counted."""
-        return self.zeros / self.counted if self.counted else 0.0
-
-    @property
-    def nonfinite_share(self) -> float:
-        return self.nonfinite / self.counted if self.counted else 0.0
-
     @cached_property
     def top(self) -> float | None:
         """log2 of the largest finite magnitude: of `amax`, else the upper end of the highest bin that holds any."""

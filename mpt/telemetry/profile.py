@@ -50,7 +50,7 @@ class Profile:
 
 
 def _profiler(cuda: bool) -> Any:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it would write of its start into the display
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # above all its levels: it would write into the display
     from torch.profiler import ProfilerActivity, profile  # 0.2 s that only a profile needs
 
     return profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])])

@@ -146,6 +146,6 @@ def test_tensors_together_weigh_by_their_size_however_few_elements_were_counted(
 
 def test_zeros_and_non_finite_numbers_are_no_loss_of_a_format() -> None:
     x = told(torch.tensor([0.0, 0.0, math.nan, math.inf, 1.0]))
-    assert (x.zero_share, x.nonfinite_share) == (0.4, 0.4)
+    assert (x.some, x.zeros, x.nonfinite) == (1, 2, 2)
     assert x.loss("float16").lost == 0
     assert told(torch.zeros(4)).loss("e4m3").lost == 0
