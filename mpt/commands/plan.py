@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ def run(args: list[str]) -> int:
         return 0
     from mpt.config.compose import refuse_hydra_words
 
+    price = _price(known.price)
     several = _several(words)
     for one in several:
         refuse_hydra_words(one)
@@ -48,9 +50,9 @@ def run(args: list[str]) -> int:
     if known.json:
         from mpt.commands._console import print_json
 
-        print_json(_document(made, speed, known.price))
+        print_json(_document(made, speed, price))
         return 0
-    sections = list(_sections(made, speed, words, known))
+    sections = list(_sections(made, speed, words, known.config_dir, price))
     if known.html:
         _write(sections, Path(known.html))
     from mpt.commands._console import console
@@ -64,7 +66,22 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--html")
-    parser.add_argument("--price", type=float)
+    parser.add_argument("--price")
+
+
+def _price(text: str | None) -> float | None:
+    """Of an hour. Raises: ConfigError for what is no price."""
+    if text is None:
+        return None
+    from mpt.errors import ConfigError, Problem
+
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < math.inf:
+        raise ConfigError(Problem("--price", f"got `{text}`, want a number ≥ 0", "what an hour of the device costs"))
+    return price
 
 
 def _several(words: list[str]) -> list[list[str]]:
@@ -100,7 +117,7 @@ def _speed(words: list[str], config_dir: str | None, made: list[Prediction]) -> 
     from mpt.train.run import plan
 
     cfg = _composed([*_others(words), "precision=fp32"], config_dir)
-    return compared(cfg, plan(cfg))
+    return compared(cfg, plan(cfg), made)
 
 
 def _others(words: list[str]) -> list[str]:
@@ -109,7 +126,7 @@ def _others(words: list[str]) -> list[str]:
 
 
 def _sections(
-    made: list[Prediction], speed: dict[str, Any], words: list[str], known: argparse.Namespace
+    made: list[Prediction], speed: dict[str, Any], words: list[str], config_dir: str | None, price: float | None
 ) -> Iterator[Section]:
     from mpt.predict import sections
 
@@ -118,8 +135,8 @@ def _sections(
         return
     one = made[0]
     yield sections.plan_section(one)
-    yield sections.memory_section(one, _ways(one, words, known.config_dir))
-    yield sections.time_section(one, speed, known.price)
+    yield sections.memory_section(one, _ways(one, words, config_dir))
+    yield sections.time_section(one, speed, price)
 
 
 def _ways(made: Prediction, words: list[str], config_dir: str | None) -> list[str]:

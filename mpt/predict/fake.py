@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from mpt.train.engine import Engine, make_engine
 from mpt.types import Batch
 from mpt.usercode import FAULTS
 
+_TORCHS_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 MEASURED_WAY = "`mpt train … trainer.max_steps=10` measures memory and time; `mpt bench` compares precisions"
 
 
@@ -44,11 +46,14 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
     """
     cfg = replace(cfg, trainer=replace(cfg.trainer, compile=False))
     size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
-    with _explained(plan.model), _no_trace_left(), FakeTensorMode() as mode, _NoNumbers():
+    with _explained(plan.model), _no_trace_left(), _Nothing() as mode, _NoNumbers():
         model = _fake_model(cfg, plan, mode)
         with ZeroReads():  # type: ignore[no-untyped-call]
             parts = imagined(cfg, plan, model)
             engine = make_engine(parts)
+            if parts.optimizer.by_closure:
+                what = "decides by its numbers how often it computes the loss"
+                raise Untraceable(Problem(f"optimizer={cfg.optimizer.name}", what))
             if not parts.optimizer.state_tensors():  # made in the first step, where there is any
                 engine.stepper([_batch(cfg, plan, size)])
         lasting = _lasting(parts, engine)
@@ -101,9 +106,6 @@ def _emptied(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
 def _attempt(parts: Parts, engine: Engine, tracker: Tracker, window: list[Batch]) -> None:
     """As Stepper does it, the update told apart."""
     stepper = engine.stepper
-    if parts.optimizer.by_closure:
-        stepper(window)
-        return
     tracker.follow_gradients(parts.policy.weights)
     engine.buffers.keep()
     attempt, excess = stepper.backward(window)
@@ -167,6 +169,8 @@ def _no_trace_left() -> Iterator[None]:
     """And no tensor that holds nothing stays in a cache, nor a real one in the trace."""
     state = capture(torch.device("cpu"))
     hadamard_matrix.cache_clear()
+    quiet = _TORCHS_LOG.disabled
+    _TORCHS_LOG.disabled = True  # what fails is told by _explained
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -174,8 +178,25 @@ def _no_trace_left() -> Iterator[None]:
             )  # to compare addresses
             yield
     finally:
+        _TORCHS_LOG.disabled = quiet
         hadamard_matrix.cache_clear()
         restore(state, torch.device("cpu"))
+
+
+class _Nothing(FakeTensorMode):
+    """Fake tensors that stay of one mode when they are copied, and whose in-place kernels do not run.
+
+    An op that only writes into its operands makes no tensor. Without a meta kernel, as torch's fused optimizers are,
+    torch would run it on real zeros: 16 bytes a weight, on a machine that may not have them.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Nothing:
+        return self
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable and not func._schema.returns:
+            return None
+        return super().dispatch(func, types, args, kwargs)
 
 
 class _NoNumbers(TorchFunctionMode):

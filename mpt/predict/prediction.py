@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from mpt.data._workers import worker_count
 from mpt.plan.plan import Plan
 from mpt.precision.switches import flags
 from mpt.predict.calibrate import calibrate, calibrated
-from mpt.predict.fake import trace
+from mpt.predict.fake import MEASURED_WAY, trace
 from mpt.predict.memory import Memory, Scaling, cublas_bytes, for_device, scaling
 from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, roofline
 from mpt.predict.trace import Trace
@@ -65,7 +66,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         traced = trace(*_native(cfg, plan))
         line = _line(cfg, plan, traced)
     except Untraceable as error:
-        why = Unmeasured("; ".join(f"{p.where}: {p.what}" for p in error.problems))
+        why = Unmeasured("; ".join(f"{p.where}: {p.what}" for p in error.problems) + f"; {MEASURED_WAY}")
         return Prediction(plan, why, limit, nothing, nothing, why, "", 0.0, worker_count(cfg.data), {})
     found, how = _time(cfg, plan, traced)
     return Prediction(
@@ -156,14 +157,18 @@ def _loading_s(cfg: RunConfig, plan: Plan) -> float:
         return time.perf_counter() - start
 
 
-def compared(cfg: RunConfig, plan: Plan) -> dict[str, float | Unmeasured]:
-    """Seconds of the step in float32 and in TF32; `cfg` and `plan` are those of precision=fp32."""
+def compared(cfg: RunConfig, plan: Plan, made: Sequence[Prediction] = ()) -> dict[str, float | Unmeasured]:
+    """Seconds of the step in float32 and in TF32; `cfg` and `plan` are those of precision=fp32.
+
+    A plan of `made` that is this very one is not measured again: its speed-up over itself is 1.
+    """
+    same = next((p.time for p in made if p.plan.fingerprint == plan.fingerprint), None)
     try:
         traced = trace(cfg, plan)
     except Untraceable as error:
         why = Unmeasured("; ".join(p.what for p in error.problems))
         return {"fp32": why, "tf32": why}
-    found, _ = _time(cfg, plan, traced)
+    found = same or _time(cfg, plan, traced)[0]
     tf32: float | Unmeasured = Unmeasured(f"{plan.device.name} has no TF32, or its rate is not known")
     gpu = gpu_of(plan.device.name) if cfg.device in GPUS else None
     if gpu is not None and gpu.tfloat32 is not None:

@@ -146,3 +146,36 @@ def test_a_model_that_reads_its_numbers_is_told_with_the_module_and_the_measured
     with pytest.raises(Untraceable, match="module `inner`: reads a tensor's value") as caught:
         of("model=custom", f"model.path={tmp_path / 'mine.py'}:build")
     assert "mpt bench" in caught.value.problems[0].hint
+
+
+def net(folder: Path, layers: str) -> str:
+    """`model.path=` of a model of those layers on digits."""
+    file = folder / f"{folder.name}.py"  # modules of one name would be one
+    file.write_text(f"from torch import nn\ndef make(**_):\n    return nn.Sequential({layers})\n")
+    return f"model.path={file}:make"
+
+
+def test_a_model_whose_modules_are_copies_of_each_other_is_traced(tmp_path: Path) -> None:
+    layer = "nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)"
+    made = of("model=custom", net(tmp_path, f"nn.Flatten(1, 2), {layer}, nn.Flatten(), nn.Linear(64, 10)"))
+    assert made.lasting["parameters"] == 4 * (2 * (4 * (8 * 8 + 8) + 8 * 16 + 16 + 16 * 8 + 8 + 4 * 8) + 650)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adagrad", "rmsprop"])
+def test_a_model_larger_than_this_machine_is_traced(optimizer: str, tmp_path: Path) -> None:
+    n = 2**43  # float32 weights of 32 TiB: more than any machine's address space takes four times
+    large = f"nn.Flatten(), nn.Linear(64, 10), nn.Unflatten(1, (10, 1)), nn.Linear(1, {n}, bias=False)"
+    path = net(tmp_path, f"{large}, nn.AdaptiveAvgPool1d(1), nn.Flatten()")
+    made = of("model=custom", path, f"optimizer={optimizer}", "data.batch_size=1")
+    assert made.lasting["parameters"] == 4 * (n + 650)
+
+
+def test_an_optimizer_that_decides_by_its_numbers_is_named() -> None:
+    with pytest.raises(Untraceable, match="optimizer=lbfgs: decides by its numbers"):
+        of(*TINY["mlp"], "optimizer=lbfgs")
+
+
+def test_a_model_that_fails_leaves_no_log_of_torchs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(Untraceable, match="63"):
+        of("model=custom", net(tmp_path, "nn.Flatten(), nn.Linear(63, 10)"))
+    assert not caplog.records

@@ -188,6 +188,25 @@ def test_precisions_stand_side_by_side_and_one_page_has_it_all(
     assert "copies of the weights in half" in page.read_text()
 
 
+def test_float32_is_once_as_fast_as_itself_though_measuring_it_twice_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = predicted(capsys, "model=mlp", "data.limit=256", "device=cpu", "precision=fp32,bf16")["plans"]
+    assert found[0]["predicted"]["speedup_over_fp32"] == 1
+    ours, theirs = (plan["predicted"]["phases_s"] for plan in found)
+    assert found[1]["predicted"]["speedup_over_fp32"] == pytest.approx(sum(ours.values()) / sum(theirs.values()))
+
+
+@pytest.mark.parametrize("price", ["-3", "nan", "inf", "cheap"])
+def test_what_is_no_price_is_refused(price: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "device=h100", "--price", price]) == 2
+    assert f"--price: got `{price}`, want a number ≥ 0" in capsys.readouterr().err
+
+
+def test_a_model_that_cant_be_traced_is_told_the_measured_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`mpt bench` compares precisions" in output(capsys, "model=mlp", "optimizer=lbfgs", "device=h100")
+
+
 def test_one_sample_that_does_not_fit_is_told_by_how_much_and_what_would(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
