@@ -183,7 +183,7 @@ def _no_trace_left() -> Iterator[None]:
         restore(state, torch.device("cpu"))
 
 
-class _Nothing(FakeTensorMode):
+class _Nothing(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors that stay of one mode when they are copied, and whose in-place kernels do not run.
 
     An op that only writes into its operands makes no tensor. Without a meta kernel, as torch's fused optimizers are,
