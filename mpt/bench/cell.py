@@ -51,7 +51,7 @@ class Cell:
         return self.run.plan.mechanism.backend == "emulated"
 
     def observe(self) -> tuple[Memory, Work]:
-        """What two steps hold at most, and their FLOPs; nothing else may use the device meanwhile."""
+        """What a step holds at most, and its FLOPs; nothing else may use the device meanwhile."""
         with self._switched():
             memory = MemoryMeter(self.run.device)
             memory.start()

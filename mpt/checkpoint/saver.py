@@ -29,7 +29,7 @@ class Saved:
 
 
 @dataclass
-class Tally:
+class SaveCosts:
     """What saves have cost: seconds that the caller waited, seconds of writing, and the copy's size."""
 
     count: int = 0
@@ -78,7 +78,7 @@ class Saver:
         self._snapshots = Snapshots()
         self._job: _Job | None = None
         self._best: int | None = None
-        self.tally = Tally()
+        self.costs = SaveCosts()
 
     def save(
         self, state: Mapping[str, Any], *, step: int, update: int, last: bool = False, keeping: Sequence[int] = ()
@@ -95,14 +95,14 @@ class Saver:
         copied = self._background and not last and fits(size)
         host, arrive = self._snapshots.take(state, copied=copied)
         if copied and on_cpu(state):
-            self.tally.snapshot_bytes = max(self.tally.snapshot_bytes, size)
+            self.costs.snapshot_bytes = max(self.costs.snapshot_bytes, size)
         job = self._job = _Job(partial(self._written, host, arrive, step, update, tuple(keeping)))
         if copied:
             job.start()
         else:
             job.run()
             self.wait()
-        self.tally.stall_s += time.perf_counter() - since_s
+        self.costs.stall_s += time.perf_counter() - since_s
 
     def mark_best(self, update: int) -> None:
         """The checkpoint of that update is kept until another is marked, from when it is on disk. Raises: RunFault."""
@@ -172,6 +172,6 @@ class Saver:
         assert job.saved is not None, "a save without an error has a result"
         if best is not None:
             self._store.mark_best(best)
-        self.tally.count += 1
-        self.tally.write_s += job.saved.write_s
+        self.costs.count += 1
+        self.costs.write_s += job.saved.write_s
         self._told(job.saved)

@@ -92,33 +92,24 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops: Counter[str] = Counter()
         self.uncounted: set[str] = set()
         self.emulating = False
-        self._names = {module: name for name, module in model.named_modules()}
+        self._model = model
         self._owners = Owners()
         self._kept = Kept()
         self._in_backward = False
         self._labels = Labels()
-        self._hooks: list[Any] = []
 
     def __enter__(self) -> Any:
-        for module in self._names:
-            self._hooks.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        self._owners.follow(self._model, self._enter)
         self._kept.__enter__()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._kept.__exit__(*error)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._owners.leave()
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        self._owners.push(self._names[module])
-        self.seen[self._names[module]].ran = True
-
-    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
-        self._owners.pop()
+    def _enter(self, name: str) -> None:
+        self.seen[name].ran = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 Phase = Literal["forward", "backward"]
 PHASES: tuple[Phase, ...] = ("forward", "backward")
@@ -22,6 +25,23 @@ class Owners:
         self._starts: list[int] = []
         self._names: list[str | None] = []
         self._thread = threading.get_ident()
+        self._hooks: list[RemovableHandle] = []
+
+    def follow(self, model: nn.Module, entering: Callable[[str], object]) -> None:
+        """From here on modules are pushed and popped as they run; `entering` is told the name of each first."""
+        for name, module in model.named_modules():
+            self._hooks.append(module.register_forward_pre_hook(partial(self._enter, name, entering), prepend=True))
+            self._hooks.append(module.register_forward_hook(lambda *_: self.pop(), always_call=True))
+
+    def leave(self) -> None:
+        """The model is as it was before `follow`."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _enter(self, name: str, entering: Callable[[str], object], module: nn.Module, args: Any) -> None:
+        entering(name)
+        self.push(name)
 
     def push(self, name: str) -> None:
         self._running.append(name)

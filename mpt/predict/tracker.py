@@ -62,31 +62,26 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._index: dict[int, int] = {}
         self._signatures: dict[Any, int] = {}
         self._owners, self._labels = Owners(), Labels()
-        self._names = {module: name for name, module in model.named_modules()}
+        self._model = model
         self._hooks: list[Any] = []
         self._tf32 = tf32
         self._was_backward = False
 
     def __enter__(self) -> Any:
-        for module in self._names:
-            self._hooks.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        self._owners.follow(self._model, self._enter)
         Emulation.watchers.append(self)
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         Emulation.watchers.remove(self)
+        self._owners.leave()
         for hook in self._hooks:
             hook.remove()
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        if self._was_backward and not self._names[module]:
+    def _enter(self, name: str) -> None:
+        if self._was_backward and not name:
             self.micro, self._was_backward = self.micro + 1, False
-        self._owners.push(self._names[module])
-
-    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
-        self._owners.pop()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

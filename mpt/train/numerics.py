@@ -19,7 +19,7 @@ from mpt.telemetry.history import read
 from mpt.telemetry.tally import Tally
 from mpt.train.buffers import Buffers
 from mpt.train.norm import norms
-from mpt.train.rounded import Products
+from mpt.train.rounded import RoundedProducts
 from mpt.train.step import Window
 from mpt.types import Batch, StepRow, Unmeasured
 
@@ -63,7 +63,7 @@ class _Look:
     micro: int
     first_norm: Tensor | None = None
     first_samples: int = 0
-    products: Products | None = None
+    products: RoundedProducts | None = None
 
 
 class Numerics:
@@ -103,7 +103,7 @@ class Numerics:
         """Before the first micro-batch."""
         look.first_samples = len(batch.targets)
         if self._full:
-            look.products = Products(self._run.model)
+            look.products = RoundedProducts(self._run.model)
             for name, weight in zip(self._run.policy.names, self._run.policy.weights, strict=True):
                 look.tally.add(WEIGHTS, name, weight)
         inner = hooks.enter_context(ExitStack())

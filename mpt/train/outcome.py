@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mpt.build import Run
-from mpt.checkpoint.saver import Tally
+from mpt.checkpoint.saver import SaveCosts
 from mpt.plan.mfu import Work, mfu, peak_tflops
 from mpt.record.provenance import versions
 from mpt.telemetry.history import read
@@ -25,7 +25,7 @@ NAMED = 100
 """Unreadable samples of which summary.json has the names; events.jsonl has all."""
 
 
-def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter, saves: Tally) -> dict[str, Any]:
+def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter, saves: SaveCosts) -> dict[str, Any]:
     """summary.json's document; what was not measured says why."""
     run, totals, progress = course.run, course.history.totals, course.progress
     if run.scaler.active and totals.step:
@@ -88,7 +88,7 @@ def lasting(run: Run, engine: Engine) -> dict[str, list[Tensor]]:
     }
 
 
-def _extras(course: Course, seen: Preflight, saves: Tally) -> Extras:
+def _extras(course: Course, seen: Preflight, saves: SaveCosts) -> Extras:
     progress, cfg, run = course.progress, course.run.cfg, course.run
     more: dict[str, Any] = {
         "losses_of_precision": {

@@ -23,7 +23,7 @@ _WIDE = {bits: format_of(f"e8m{bits}") for bits in MANTISSAS}
 """With float32's exponents: what a format's range loses is another question."""
 
 
-class Products:
+class RoundedProducts:
     """Signal over noise of linear and convolutional layers when both operands are rounded, on a few samples.
 
     `keep` in the forward pass; `measure` outside of the policy's contexts, before the weights change.

@@ -96,7 +96,7 @@ def _train(
 
         ending = _ending(go, writer)
         try:
-            writer.json("summary", summarize(course, ending, seen, memory, saver.tally))
+            writer.json("summary", summarize(course, ending, seen, memory, saver.costs))
             writer.finish(ending.marker, ending.reason)
         except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
             ending = Ending("FAILED", fault.exit_code, str(fault))

@@ -20,7 +20,7 @@ from mpt.record.numerics import GRADIENTS, OUTPUT_GRADIENTS, ROLES, WEIGHTS, num
 from mpt.record.reader import dumps, read_run
 from mpt.train.engine import make_engine
 from mpt.train.numerics import NoNumerics, Numerics, observer
-from mpt.train.rounded import MANTISSAS, Products
+from mpt.train.rounded import MANTISSAS, RoundedProducts
 from mpt.types import StepRow
 from tests.e2e._cli import lines
 from tests.e2e._run import TINY, Done
@@ -202,7 +202,7 @@ def test_noise_that_was_not_measured_says_why() -> None:
 def test_rounded_products_of_random_operands_have_the_sqnr_of_their_mantissas() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(512, 256))
-    products = Products(model)
+    products = RoundedProducts(model)
     products.keep("0", model[0], (torch.randn(64, 512),))
     products.measure()
     found = products.read()["0"]
@@ -216,7 +216,7 @@ def test_a_product_that_cancels_loses_more() -> None:
     model = nn.Linear(128, 64, bias=False)
     with torch.no_grad():
         model.weight[:, 64:] = -model.weight[:, :64] * (1 + 1e-3 * torch.randn(64, 64))
-    products = Products(model)
+    products = RoundedProducts(model)
     products.keep("", model, (torch.cat([x, x], 1),))
     products.measure()
     assert products.read()[""]["3"] < 10

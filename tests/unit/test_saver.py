@@ -110,19 +110,19 @@ def test_the_last_save_is_on_disk_when_it_returns_and_takes_no_copy(make: Any, m
     saver.save({"w": weight}, step=1, update=1, last=True)
     assert load(saver._store.dir)["w"].numel() == 1000
     assert seen == [False]
-    assert saver.tally.snapshot_bytes == 0
+    assert saver.costs.snapshot_bytes == 0
     saver.save({"w": weight}, step=2, update=2)
     saver.wait()
     assert seen == [False, True]
-    assert saver.tally.snapshot_bytes == 4000
+    assert saver.costs.snapshot_bytes == 4000
 
 
 def test_where_memory_has_no_room_for_a_copy_the_loop_waits_instead(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpt.checkpoint.snapshot._available_bytes", lambda: 4000)
     saver = make()
     saver.save({"w": torch.zeros(1000)}, step=1, update=1)
-    assert saver.tally.snapshot_bytes == 0
-    assert saver.tally.count == 1
+    assert saver.costs.snapshot_bytes == 0
+    assert saver.costs.count == 1
 
 
 @pytest.mark.parametrize("notices", ["poll", "wait", "save", "exit"])
