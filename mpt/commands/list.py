@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpt.config.catalog import choices, recipes
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SUMMARY = "models, data, precisions, scalings, optimizers, schedules, tasks, formats, recipes, gpus, keys"
 ORDER = 7
@@ -136,35 +139,68 @@ _PEAKS = ("float32", "tfloat32", "float16", "bfloat16", "float8", "float4")
 
 
 def _print(kind: str, document: dict[str, Any]) -> None:
-    from rich.markup import escape
+    from mpt.commands._console import console
 
-    from mpt.commands._console import console, table
-
-    out = console()
-    if kind == "formats":
-        shown = table("format", "bits", "exponent", "mantissa", "largest", "smallest normal", "smallest subnormal")
-        for row in document["entries"]:
-            sizes = (f"{row[key]:.4g}" for key in ("max", "min_normal", "min_subnormal"))
-            shown.add_row(row["name"], *(str(row[k]) for k in ("bits", "exponent_bits", "mantissa_bits")), *sizes)
-    elif kind == "gpus":
-        shown = table("select with", "name", "capability", "GB", "TB/s", *_PEAKS, title="dense peaks in TFLOP/s")
-        for row in document["entries"]:
-            sizes = ("–" if row[key] is None else f"{row[key]:g}" for key in ("memory_gb", "bandwidth_tb_s", *_PEAKS))
-            select = " or ".join((row["select"], *row["aliases"]))
-            shown.add_row(select, row["driver_name"], row["capability"], *sizes)
-    elif kind == "keys":
-        shown = table("key", "default", "meaning")
-        for row in document["entries"]:
-            only = f"[dim]({_few(row['choices'])})[/dim]" if row["choices"] else ""
-            shown.add_row(escape(row["key"]), escape(row["default"]), " ".join((escape(row["meaning"]), only)).strip())
-    else:
-        shown = table("select with", "what it is")
-        for row in document["entries"]:
-            also = "".join(f" or {alias}" for alias in row.get("aliases", ()))
-            shown.add_row(escape(row["select"] + also), escape(row["description"]))
-    out.print(shown if document["entries"] else f"no {kind} yet")
+    out, entries = console(), document["entries"]
+    out.print(_TABLES.get(kind, _choices)(entries) if entries else f"no {kind} yet")
     if kind == "gpus":
         out.print("`mpt plan device=…` tells what would run there; `mpt doctor` shows this machine's own devices")
     if "torchvision" in document:
         out.print("\nmodel=torchvision model.arch=…", style="bold")
         out.print(", ".join(document["torchvision"]), soft_wrap=out.file.isatty())
+
+
+def _choices(entries: Sequence[dict[str, Any]]) -> Table:
+    return _table(
+        ("select with", "what it is"),
+        [(_selects(row), row["description"]) for row in entries],
+    )
+
+
+def _selects(row: dict[str, Any]) -> str:
+    return " or ".join((row["select"], *row.get("aliases", ())))
+
+
+def _format_table(entries: Sequence[dict[str, Any]]) -> Table:
+    bits, sizes = ("bits", "exponent_bits", "mantissa_bits"), ("max", "min_normal", "min_subnormal")
+    return _table(
+        ("format", "bits", "exponent", "mantissa", "largest", "smallest normal", "smallest subnormal"),
+        [(row["name"], *(str(row[k]) for k in bits), *(f"{row[k]:.4g}" for k in sizes)) for row in entries],
+    )
+
+
+def _gpu_table(entries: Sequence[dict[str, Any]]) -> Table:
+    def size(value: float | None) -> str:
+        return "–" if value is None else f"{value:g}"
+
+    keys = ("memory_gb", "bandwidth_tb_s", *_PEAKS)
+    return _table(
+        ("select with", "name", "capability", "GB", "TB/s", *_PEAKS),
+        [(_selects(row), row["driver_name"], row["capability"], *(size(row[key]) for key in keys)) for row in entries],
+        title="dense peaks in TFLOP/s",
+    )
+
+
+def _key_table(entries: Sequence[dict[str, Any]]) -> Table:
+    from rich.markup import escape
+
+    shown = _table(("key", "default", "meaning"), ())
+    for row in entries:
+        only = f"[dim]({_few(row['choices'])})[/dim]" if row["choices"] else ""
+        shown.add_row(escape(row["key"]), escape(row["default"]), " ".join((escape(row["meaning"]), only)).strip())
+    return shown
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    from rich.markup import escape
+
+    from mpt.commands._console import table
+
+    shown = table(*headers, title=title)
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    return shown
+
+
+_TABLES = {"formats": _format_table, "gpus": _gpu_table, "keys": _key_table}
+"""How a kind is shown that has more to tell than a name and a sentence."""
