@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +15,11 @@ STATE = "state.pt"
 
 _CHUNK_BYTES = 16 << 20
 """Hashed at once: between two chunks the thread that saves waits for its turn beside the one that trains."""
+
+
+_MARKER_BYTES = 4096
+"""A marker has 250."""
+_COUNTS = ("step", "update", "state_bytes")
 
 
 class Rejected(Exception):
@@ -39,6 +45,8 @@ class Marker:
 def read_marker(folder: Path) -> Marker:
     """The folder's marker. Raises: Rejected with the reason."""
     try:
+        if _file_bytes(folder / MARKER) > _MARKER_BYTES:
+            raise Rejected(f"{MARKER} is damaged")
         text = (folder / MARKER).read_bytes().decode()
     except FileNotFoundError:
         raise Rejected(f"no {MARKER}: the save was never finished") from None
@@ -51,9 +59,20 @@ def read_marker(folder: Path) -> Marker:
         found = json.loads(body)
         if not readable(found.get("schema")):
             raise Rejected(f"schema {found.get('schema')}, this version reads {', '.join((*OLDER, SCHEMA))}")
-        return Marker(**found)
+        marker = Marker(**found)
+        if any(type(getattr(marker, name)) is not int or getattr(marker, name) < 0 for name in _COUNTS):
+            raise ValueError("a count is none")
+        return marker
     except (ValueError, TypeError, AttributeError):
         raise Rejected(f"{MARKER} is not understood") from None
+
+
+def _file_bytes(path: Path) -> int:
+    """The size of a regular file: reading a pipe or a device would never end. Raises: OSError, Rejected."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise Rejected(f"{path.name} is no regular file")
+    return found.st_size
 
 
 def digest(path: Path) -> str:
@@ -70,7 +89,7 @@ def verify(folder: Path) -> Marker:
     marker = read_marker(folder)
     path = folder / STATE
     try:
-        size = path.stat().st_size
+        size = _file_bytes(path)
         if size != marker.state_bytes:
             raise Rejected(f"{STATE} has {size:,} bytes, {MARKER} says {marker.state_bytes:,}")
         if digest(path) != marker.state_sha256:

@@ -72,7 +72,8 @@ class CheckpointStore:
     def best(self) -> Path | None:
         """The checkpoint that was marked best, if it is there."""
         try:
-            name = (self.dir / BEST).read_text(errors="replace").strip()
+            # What is no file may never end.
+            name = (self.dir / BEST).read_text(errors="replace").strip() if (self.dir / BEST).is_file() else ""
         except OSError:
             return None
         path = self.dir / name
@@ -112,7 +113,7 @@ class CheckpointStore:
         later = [p for p in self.newest_first() if _step(p) > step]
         try:
             for path in later:
-                shutil.rmtree(path)
+                _remove(path)
         except OSError as error:
             raise _fault(self.dir, error) from error
         return [path.name for path in later]
@@ -133,12 +134,13 @@ class CheckpointStore:
     def _put(self, temp: Path, target: Path) -> None:
         """`target` is the new checkpoint; at every moment it, or the one before it as `.old`, is there."""
         old = target.with_name(f"{target.name}.old")
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if os.path.lexists(target):
+            _remove(old)
             target.rename(old)
         temp.rename(target)
         _sync(self.dir)
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):
+            _remove(old)
 
     def _check_space(self, state_bytes: int) -> None:
         free, wants = shutil.disk_usage(self.dir).free, state_bytes + _SLACK_BYTES
@@ -150,14 +152,14 @@ class CheckpointStore:
     def _sweep(self) -> None:
         """Remove what killed saves left behind."""
         for path in self.dir.glob(".update-*.tmp"):
-            shutil.rmtree(path)
+            _remove(path)
 
     def _prune(self, step: int, newest: Path, keeping: Sequence[int]) -> None:
         earlier = [p for p in self.newest_first() if p != newest and _step(p) < step]
         kept = {newest, self.best(), *earlier[: self._keep - 1], *(p for p in earlier if _step(p) in keeping)}
         for path in self.newest_first():
             if path not in kept:
-                shutil.rmtree(path)
+                _remove(path)
 
     def newest_first(self) -> list[Path]:
         """Checkpoint folders, valid or not, by update; one that replaces an `.old` before it."""
@@ -207,6 +209,14 @@ def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:
         what = f"{STATE} can't be loaded: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         raise CheckpointError(Problem(str(folder), what, "give another checkpoint of the run")) from error
     return state
+
+
+def _remove(path: Path) -> None:
+    """Nothing has that name; of a link, what it points to stays. Raises: OSError."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path)
 
 
 def _name(update: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mpt.checkpoint.contents import taking
 from mpt.errors import CheckpointError, Problem
 
 
@@ -18,7 +19,10 @@ def weights_of(state: Mapping[str, Any], *, averaged: bool, where: str) -> dict[
     """
     found: dict[str, Tensor] = {k: v for k, v in state["model"].items() if isinstance(v, Tensor)}
     found |= state["policy"].get("masters", {})
-    return found | dict(_average(state, where)) if averaged else found
+    if not averaged:
+        return found
+    with taking("ema", where):
+        return found | dict(_average(state, where))
 
 
 def _average(state: Mapping[str, Any], where: str) -> Iterator[tuple[str, Tensor]]:

@@ -52,10 +52,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _loaded(word: str) -> tuple[Path, dict[str, Any]]:
     from mpt.checkpoint import load
+    from mpt.checkpoint.contents import checked
     from mpt.train.resume import stored
 
     where = stored(Path(word))
-    return where, load(where)
+    return where, checked(load(where), str(where))
 
 
 def show(known: argparse.Namespace, words: list[str]) -> None:
@@ -137,7 +138,8 @@ def export(known: argparse.Namespace, words: list[str]) -> None:
     where, state = _loaded(words[0])
     weights = weights_of(state, averaged=known.averaged, where=str(where))
     marker = read_marker(where)
-    about = {"step": str(marker.step), "update": str(marker.update), "classes": "\n".join(state["classes"])}
+    classes = "\n".join(map(str, state["classes"]))
+    about = {"step": str(marker.step), "update": str(marker.update), "classes": classes}
     to_safetensors(weights, Path(words[1]), about | {"weights": "averaged" if known.averaged else "current"})
     print(f"{words[1]}: {len(weights)} tensors of {where}")
 

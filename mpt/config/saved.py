@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,11 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from mpt.config._yaml import vetted
 from mpt.config.compose import words
-from mpt.config.compose.typed import convert, fits, like, wanted
+from mpt.config.compose.typed import NOT_YAML, convert, fits, hints_of, like, shown, wanted
 from mpt.config.flat import flatten
 from mpt.config.ranges import range_problems
-from mpt.config.schema import Injection, LayerRule, RunConfig
+from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
 
@@ -50,8 +51,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     if not path.parent.is_dir():
         raise ConfigError(Problem(str(path.parent), "there is no such folder", "give the folder of an mpt run"))
     try:
-        saved = OmegaConf.load(path)
-    except (OSError, YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        saved = OmegaConf.create(vetted(path))
+    except (OSError, YAMLError, ValueError, OmegaConfBaseException) as error:
         raise ConfigError(Problem(str(path), f"can't be read: {error}", "give the folder of an mpt run")) from error
     needed = {f.name for f in fields(RunConfig) if f.default is MISSING}
     if not isinstance(saved, DictConfig) or not needed <= {str(k) for k in saved}:
@@ -59,8 +60,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     problems = [p for p in (_lay(saved, word) for word in overrides) if p is not None]
     if problems:
         raise ConfigError(*problems)
-    plain: Any = OmegaConf.to_container(saved, resolve=True)
-    cfg = RunConfig(**{n: _value(hint, plain[n]) for n, hint in get_type_hints(RunConfig).items() if n in plain})
+    cfg = _typed(OmegaConf.to_container(saved, resolve=True))
     problems = range_problems(flatten(cfg))
     if problems:
         raise ConfigError(*problems)
@@ -121,16 +121,41 @@ def _leaves(saved: DictConfig) -> list[str]:
     return found
 
 
-def _value(hint: Any, value: Any) -> Any:
+def _typed(plain: Any) -> RunConfig:
+    """Raises: ConfigError with each value that is not of its key's type."""
+    problems: list[Problem] = []
+    hints = hints_of(RunConfig)
+    values = {name: _value(name, hint, plain[name], problems) for name, hint in hints.items() if name in plain}
+    if problems:
+        raise ConfigError(*problems)
+    return RunConfig(**values)
+
+
+def _value(name: str, hint: Any, value: Any, problems: list[Problem]) -> Any:
     """A field's value: a dataclass from its mapping, keys that are no field of it going to `options`."""
     if not is_dataclass(hint):
-        return value
+        return _leaf(RunConfig, name, name, value, problems)
+    if not isinstance(value, dict):
+        problems.append(Problem(name, f"got {shown(value)}, want a mapping"))
+        return None
     own = {f.name for f in fields(hint)}
-    given = {k: v for k, v in value.items() if k in own}
+    given = {k: _leaf(hint, k, f"{name}.{k}", v, problems) for k, v in value.items() if k in own}
     if "options" in own:
         given["options"] = {k: v for k, v in value.items() if k not in own}
-    if "layers" in given:
-        given["layers"] = [LayerRule(**rule) for rule in given["layers"]]
-    if "inject" in given:
-        given["inject"] = [Injection(**fault) for fault in given["inject"]]
-    return hint(**given)  # type: ignore[operator]
+    lacks = [f.name for f in fields(hint) if _is_needed(f) and f.name not in given]
+    problems += [Problem(f"{name}.{key}", "is not there", "it must have a value") for key in lacks]
+    return None if lacks else hint(**given)  # type: ignore[operator]
+
+
+def _is_needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _leaf(cls: Any, key: str, where: str, value: Any, problems: list[Problem]) -> Any:
+    if key in NOT_YAML:
+        return value
+    try:
+        return convert(cls, key, hints_of(cls)[key], value)
+    except (OmegaConfBaseException, TypeError):
+        problems.append(Problem(where, f"got {shown(value)}, want {wanted(hints_of(cls)[key])}"))
+        return None

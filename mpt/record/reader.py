@@ -170,7 +170,7 @@ def _config(path: Path, flaws: list[str]) -> dict[str, Any]:
         return {}
     try:
         config = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         flaws.append(f"{path.name} can't be read ({str(error).splitlines()[0]})")
         return {}
     return config if isinstance(config, dict) else {}

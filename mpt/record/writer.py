@@ -11,6 +11,7 @@ from typing import Any
 from mpt.errors import Problem, RecordError
 from mpt.record.faults import faults
 from mpt.record.folder import (
+    CHECKPOINTS,
     EVALS,
     EVENTS,
     MARKERS,
@@ -41,6 +42,8 @@ class RunWriter:
         held = holds_run(dir)
         if held:
             hint = "choose another run_dir=… , or go on with resume=auto"
+            if STEPS not in held and CHECKPOINTS in held:
+                hint = f"it has no {STEPS}: choose another run_dir=… , and resume={dir} to go on from its checkpoints"
             raise RecordError(Problem(str(dir), f"holds another run ({', '.join(held)})", hint))
         with faults(dir, RecordError):
             dir.mkdir(parents=True, exist_ok=True)

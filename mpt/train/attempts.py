@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from mpt.record.writer import RunWriter
@@ -21,13 +21,23 @@ from mpt.types import Batch, StepRow
 
 
 class Attempts:
-    """Makes one attempt after another from the stream of micro-batches; `recent` are those since the last read."""
+    """Makes one attempt after another from the stream of micro-batches; `recent` are those since the last read.
+
+    Micro-batches are taken through `through`.
+    """
 
     def __init__(
-        self, course: Course, batches: Iterator[Batch], writer: RunWriter, teller: Teller, memory: MemoryMeter
+        self,
+        course: Course,
+        batches: Iterator[Batch],
+        writer: RunWriter,
+        teller: Teller,
+        memory: MemoryMeter,
+        through: Callable[[Iterator[Batch]], Iterator[Batch]],
     ) -> None:
         self._course, self._run, self._engine = course, course.run, course.engine
-        self._batches, self._writer, self._teller, self._memory = batches, writer, teller, memory
+        self._batches, self._writer, self._teller, self._memory = through(batches), writer, teller, memory
+        self._through = through
         self._clock, self._progress = course.clock, course.progress
         trainer = self._run.cfg.trainer
         self._compiled = trainer.compile
@@ -35,6 +45,8 @@ class Attempts:
         self._numerics = observer(self._run, self._engine.buffers)
         self._profile = self._profiled(trainer.profile)
         self.recent: list[Attempt] = []
+        self.under_way: Fetched | None = None
+        """The micro-batches of an attempt that was left where it was."""
 
     def make(self, step: int, micro: int) -> None:
         """Attempt `step` over `micro` micro-batches; what it left is in `recent` and in the history."""
@@ -82,15 +94,17 @@ class Attempts:
     def _stepped(self, step: int, micro: int) -> Attempt:
         """One attempt; where memory runs out before its update, it is made anew with micro-batches in more parts."""
         while True:
-            fetched = Fetched(self._batches, micro, self._progress.parts, self._clock)
+            fetched = self.under_way = Fetched(self._batches, micro, self._progress.parts, self._clock)
             try:
-                return self._seen(step, self._numerics.watch(step, fetched))
+                attempt = self._seen(step, self._numerics.watch(step, fetched))
+                self.under_way = None
+                return attempt
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or fetched.exhausted or not self._smaller(step):
                     raise
             # Not inside the handler: the error holds on to all that the failed pass had in memory.
             undo(self._run, self._engine.buffers)
-            self._batches = self._run.data.train(start=(step - 1) * self._run.plan.length.accumulate)
+            self._batches = self._through(self._run.data.train(start=(step - 1) * self._run.plan.length.accumulate))
 
     def _smaller(self, step: int) -> bool:
         """Whether there is a smaller part to try."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from mpt import registry
 from mpt.build import Run, build
 from mpt.checkpoint import load
+from mpt.checkpoint.contents import checked, taking
 from mpt.config import saved
 from mpt.errors import DataError, ExitCode, Problem
 from mpt.plan.facts import probe
@@ -31,7 +32,7 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
     if problems:
         raise DataError(*problems)
     where = stored(Path(checkpoint or run_dir))
-    state = load(where)
+    state = checked(load(where), str(where))
     facts = probe(cfg.device)
     with on_device(facts), flags(cfg.precision, facts, cfg.trainer.deterministic):
         run = build(cfg)
@@ -39,9 +40,11 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
         with cpu_threads(cfg, run.plan), float32_products(cfg, run.plan):
             engine = make_engine(run)
             load_weights(run, engine, state, str(where))
-            run.policy.load_scales(state["policy"])
+            with taking("policy", str(where)):
+                run.policy.load_scales(state["policy"])
             if engine.ema and state["ema"]:
-                engine.ema.load_state_dict(state["ema"])
+                with taking("ema", str(where)):
+                    engine.ema.load_state_dict(state["ema"])
             with engine.ema.in_place_of_weights() if engine.ema else nullcontext():
                 metrics = metrics_of(run.model, run.policy, run.task, run.data, cfg.trainer.eval_precision)
         run.data.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from mpt.data._context import DataSource
 from mpt.precision.policy import Policy
 from mpt.tasks._base import Task
+from mpt.types import Batch
 
 
 class CutOff(Exception):
@@ -24,10 +25,11 @@ def evaluate(
     data: DataSource,
     precision: str,
     stops: Callable[[], bool] = lambda: False,
+    fetched: Callable[[Iterator[Batch]], Iterator[Batch]] = iter,
 ) -> dict[str, float]:
     """The task's metrics over the evaluation split, in `precision` (`same` as training, or `fp32`).
 
-    Raises: CutOff when `stops` says so between two batches.
+    Batches are taken through `fetched`. Raises: CutOff when `stops` says so between two of them.
     Each module is left in the mode that it had; random states and buffers are not touched.
     """
     modes = [(module, module.training) for module in model.modules()]
@@ -35,7 +37,7 @@ def evaluate(
     sums: torch.Tensor | None = None
     count = 0
     try:
-        for batch in data.eval():
+        for batch in fetched(iter(data.eval())):
             if stops():
                 raise CutOff
             with policy.evaluate(precision):

@@ -17,7 +17,7 @@ from mpt.train.evaluate import CutOff, evaluate
 from mpt.train.judge import Judge
 from mpt.train.progress import Ending
 from mpt.train.rules import stop_rule
-from mpt.train.signals import StopRequest
+from mpt.train.signals import NothingComes, StopRequest
 from mpt.train.state import Course, capture
 from mpt.train.tell import Teller
 from mpt.types import Batch
@@ -52,7 +52,7 @@ class Loop:
         self._evals = Every(cfg.trainer.eval_every, totals.update)
         self._epoch = self._length.epochs_done(self._step)
         self._teller = Teller(course, writer, console, memory)
-        self._attempts = Attempts(course, batches, writer, self._teller, memory)
+        self._attempts = Attempts(course, batches, writer, self._teller, memory, stop.fetched)
         self._judge = Judge(course, saver, self._teller)
         self._forked = False
 
@@ -64,6 +64,8 @@ class Loop:
             return self._settle() or self._go_on()
         except CutOff:
             return self._interrupted()
+        except NothingComes:
+            return self._unfed()
         finally:
             self._attempts.finish(self._step)
 
@@ -159,8 +161,20 @@ class Loop:
         if self._progress.saved_step != self._step:
             self._save(last=True, extra=True)
         self._saver.wait()
-        code = ExitCode.SIGINT if self._stop.name == "SIGINT" else ExitCode.SIGTERM
-        return Ending("INTERRUPTED", code, f"{self._stop.name} after step {self._step}, saved; resume=auto goes on")
+        told = f"{self._stop.name} after step {self._step}, saved; resume=auto goes on"
+        return Ending("INTERRUPTED", self._stop.exit_code, told)
+
+    def _unfed(self) -> Ending:
+        """As after a signal between two steps, where the one that waits for data has computed nothing yet."""
+        left = self._attempts.under_way
+        self._step -= left is not None
+        self._read(due=False)
+        if left is None or not left.begun:
+            return self._interrupted()
+        self._saver.wait()  # half a window has drawn random numbers: what is saved now would not go on bit for bit
+        saved = max(self._progress.saved_step, 0)
+        told = f"{self._stop.name} in step {self._step + 1}, which waits for data"
+        return Ending("INTERRUPTED", self._stop.exit_code, f"{told}; resume=auto goes on after step {saved}")
 
     def _save(self, *, last: bool = False, extra: bool = False) -> None:
         """The course as it is now, written beside the training; `last`: before anything else happens.
@@ -174,6 +188,9 @@ class Loop:
             state = capture(self._course, self._writer.offset())
             self._saver.save(state, step=step, update=update, last=last, keeping=keeping)
 
+    def _asked(self) -> bool:
+        return self._stop.signal is not None
+
     def _evaluate(self, *, last: bool = False) -> None:
         """Metrics of this moment to the record; the checkpoint of the best ones is kept. Raises: CutOff."""
         run, task, step, update = self._run, self._run.task, self._step, self._history.totals.update
@@ -183,7 +200,7 @@ class Loop:
         self._forked = True
         self._console.doing("evaluating")
         with self._clock.phase("eval"), ema.in_place_of_weights() if ema else nullcontext():
-            metrics = evaluate(run.model, run.policy, task, run.data, precision, lambda: self._stop.signal is not None)
+            metrics = evaluate(run.model, run.policy, task, run.data, precision, self._asked, self._stop.fetched)
         self._progress.owes_evaluation = False
         best = self._progress.judge(metrics, task.headline, task.mode, step, update)
         weights = "ema" if ema else "current"

@@ -15,12 +15,12 @@ from mpt.types import Batch
 class Fetched:
     """The micro-batches of one attempt, each in `parts` parts, fetched when its turn comes; the clock sees the wait.
 
-    `exhausted` once all were computed: what fails after that failed in the update.
+    `begun` once the first was given; `exhausted` once all were computed: what fails after that failed in the update.
     """
 
     def __init__(self, batches: Iterator[Batch], count: int, parts: int, clock: Clock) -> None:
         self._batches, self._count, self._parts, self._clock = batches, count, parts, clock
-        self.exhausted = False
+        self.begun = self.exhausted = False
 
     def __len__(self) -> int:
         return self._count * self._parts
@@ -30,6 +30,7 @@ class Fetched:
             self._clock.fetch()
             batch = next(self._batches)
             self._clock.fetched()
+            self.begun = True
             if self._parts == 1:
                 yield batch
             else:

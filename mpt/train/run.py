@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import torch
 
 from mpt.build import build, make_plan
 from mpt.checkpoint import CheckpointStore, Saver, load
+from mpt.checkpoint.contents import checked
 from mpt.checkpoint.plain import size_bytes
 from mpt.checkpoint.saver import Saved
 from mpt.config import saved
@@ -62,11 +64,11 @@ def train(cfg: RunConfig, argv: list[str]) -> int:
     clock = Clock(facts.type)
     with StopRequest() as stop, on_device(facts), flags(cfg.precision, facts, cfg.trainer.deterministic):
         start = origin(cfg)
-        state = load(start.checkpoint) if start.checkpoint else None
+        state = checked(load(start.checkpoint), str(start.checkpoint)) if start.checkpoint else None
         if start.finished and not (state and changes(cfg, state)):
             print(f"{start.reopen} is finished already: nothing to do", file=sys.stderr)
             return ExitCode.FINISHED
-        with clock.phase("startup"):
+        with clock.phase("startup"), stop.waiting():
             course, told = _course(cfg, clock, start, state)
         plan = course.run.plan
         with cpu_threads(cfg, plan), float32_products(cfg, plan) as routing, closing(course.run.data):
@@ -81,7 +83,7 @@ def _train(
     with course.clock.phase("startup"):
         memory = MemoryMeter(str(run.device))
         memory.start()
-        seen, batches = _preflown(course, memory, told)
+        seen, batches = _preflown(course, memory, told, stop)
         _require_space(course)
         writer, run_dir = _open(course, start, state)
     told_to = following(run_dir, cfg.logger, run.plan.name, cfg.trainer.log_every)
@@ -124,7 +126,8 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
             course.progress.saved_step = -1  # not in this folder
         return course, told
     if cfg.init_from is not None:
-        told = load_weights(run, course.engine, load(stored(Path(cfg.init_from))), cfg.init_from)
+        weights = checked(load(stored(Path(cfg.init_from))), cfg.init_from)
+        told = load_weights(run, course.engine, weights, cfg.init_from)
         return course, [f"weights are those of {cfg.init_from}; all else starts anew", *told]
     return course, []
 
@@ -136,14 +139,16 @@ def on_device(facts: DeviceFacts) -> Iterator[None]:
         yield
 
 
-def _preflown(course: Course, memory: MemoryMeter, told: list[str]) -> tuple[Preflight, Iterator[Batch]]:
+def _preflown(
+    course: Course, memory: MemoryMeter, told: list[str], stop: StopRequest
+) -> tuple[Preflight, Iterator[Batch]]:
     """The dry pass over the first micro-batch that the run will see, and its micro-batches from that one on.
 
     `told` gets a line where micro-batches have to be computed in parts.
     """
     run, progress, buffers = course.run, course.progress, course.engine.buffers
     stream = run.data.train(start=course.history.totals.step * run.plan.length.accumulate)
-    first = next(stream)
+    first = next(stop.fetched(stream))
     seen, parts = fitting(run, buffers, memory, first, progress.parts)
     if parts > progress.parts:
         told.append(in_parts(len(first.targets), parts))
@@ -165,7 +170,9 @@ def _require_space(course: Course) -> None:
     """Raises: CheckpointError where the checkpoints to be kept, and one that is being written, will not fit."""
     cfg = course.run.cfg
     folder = checkpoint_dir(cfg, Path(cfg.run_dir or "outputs")).absolute()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise CheckpointError(Problem(str(existing), "is no folder to save in", "remove it, or set checkpoint.dir"))
     wants = size_bytes(capture(course, {})) * (cfg.checkpoint.keep + 2)
     free = shutil.disk_usage(existing).free
     if free < wants:

@@ -13,6 +13,7 @@ import mpt
 from mpt import rng
 from mpt.build import Run
 from mpt.checkpoint import half_weights, model_mismatch
+from mpt.checkpoint.contents import taking, typed
 from mpt.config.fingerprint import differences, essence
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
@@ -70,28 +71,40 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
     if problems and not allow_changes:
         raise CheckpointError(*problems)
     told = [f"{p.where}: {p.what}" for p in problems] + load_weights(run, engine, state, where)
-    told += _restore_parts(run, engine, state, allow_changes)
-    course.history.load_state_dict(state["history"])
-    course.clock.load_state_dict(state["clock"])
-    course.energy.load_state_dict(state["energy"])
-    course.progress = _progress(state["progress"], where)
+    told += _restore_parts(run, engine, state, where, allow_changes)
+    _restore_counts(course, state, where)
     totals = course.history.totals
     if totals.step > run.plan.length.steps:
         what = f"this run has {run.plan.length.steps} steps, the checkpoint is after step {totals.step}"
         raise CheckpointError(Problem("trainer.max_steps", what, "give at least that many"))
     course.progress.resumed_at.append(totals.step)
     engine.pace.factor, engine.pace.until = run.cfg.guard.rollback_lr, course.progress.slow_until
-    told += _moved(run, totals, state["place"]) if problems else []
+    with taking("place", where):
+        told += _moved(run, totals, state["place"]) if problems else []
     engine.rates.start_at(totals.update)
-    rng.restore(state["rng"], run.device)
+    with taking("rng", where):
+        rng.restore(state["rng"], run.device)
     return told
+
+
+def _restore_counts(course: Course, state: dict[str, Any], where: str) -> None:
+    with taking("history", where):
+        typed(Totals, state["history"])
+        course.history.load_state_dict(state["history"])
+        if min(course.history.totals.step, course.history.totals.update) < 0:
+            raise ValueError("counts below 0")
+    with taking("clock", where):
+        course.clock.load_state_dict(state["clock"])
+    with taking("energy", where):
+        course.energy.load_state_dict(state["energy"])
+    course.progress = _progress(state["progress"], where)
 
 
 def rewind(course: Course, state: dict[str, Any], where: str) -> int:
     """All that was learned is as in a state of this run; steps, data and random draws go on. Gives the state's step."""
     run, engine, progress = course.run, course.engine, course.progress
     load_weights(run, engine, state, where)
-    _restore_parts(run, engine, state, allow_changes=False)
+    _restore_parts(run, engine, state, where, allow_changes=False)
     course.history.totals.back_to(state["history"]["update"])
     for name in ("best", "last_eval", "evaluated_step", "stale", "train_loss"):
         setattr(progress, name, state["progress"][name])
@@ -106,6 +119,8 @@ def _progress(saved: dict[str, Any], where: str) -> Progress:
     if unknown:
         what = f"was saved by a newer version, which counts {', '.join(unknown)}"
         raise CheckpointError(Problem(where, what, "use that version, or start from its weights: init_from=…"))
+    with taking("progress", where):
+        typed(Progress, saved)
     return Progress(**saved)
 
 
@@ -135,8 +150,10 @@ def load_weights(run: Run, engine: Engine, state: dict[str, Any], where: str) ->
     if problems:
         raise CheckpointError(*problems)
     values = {**state["model"], **state["policy"].get("masters", {})}
-    run.policy.load_weights(values)
-    engine.buffers.load_state_dict(state["buffers"])
+    with taking("model", where):
+        run.policy.load_weights(values)
+    with taking("buffers", where):
+        engine.buffers.load_state_dict(state["buffers"])
     if engine.ema:
         engine.ema.start_over()
     half = half_weights(values)
@@ -147,11 +164,12 @@ def load_weights(run: Run, engine: Engine, state: dict[str, Any], where: str) ->
 
 def changes(cfg: RunConfig, state: dict[str, Any]) -> list[Problem]:
     """A problem for each key that can alter a number and is not what the checkpoint was made with."""
-    old, new = json.loads(state["essence"]), json.loads(json.dumps(essence(cfg), default=str))
-    return [
-        Problem(key, f"the checkpoint was made with `{was}`, this run has `{now}`", _ALLOW)
-        for key, was, now in differences(old, new)
-    ]
+    with taking("essence", "the checkpoint"):
+        old, new = json.loads(state["essence"]), json.loads(json.dumps(essence(cfg), default=str))
+        return [
+            Problem(key, f"the checkpoint was made with `{was}`, this run has `{now}`", _ALLOW)
+            for key, was, now in differences(old, new)
+        ]
 
 
 _ALLOW = "give the run's own value, or checkpoint.allow_changes=true to go on with the new one"
@@ -163,25 +181,28 @@ def _other_data(run: Run, state: dict[str, Any]) -> list[Problem]:
     return [Problem("data", "the samples are not those that the checkpoint was trained on", _ALLOW)]
 
 
-def _restore_parts(run: Run, engine: Engine, state: dict[str, Any], allow_changes: bool) -> list[str]:
+def _restore_parts(run: Run, engine: Engine, state: dict[str, Any], where: str, allow_changes: bool) -> list[str]:
     """Optimizer, scaler and average, or a sentence for each that does not fit the new configuration."""
     reset = []
     try:
         run.optimizer.load_state_dict(state["optimizer"])
-    except (AssertionError, KeyError, RuntimeError, ValueError) as error:
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if not allow_changes:
             what = f"the checkpoint's state is not of {run.cfg.optimizer.name} as this device runs it"
             raise CheckpointError(Problem("optimizer", what, _ALLOW)) from error
         run.optimizer.reset()
         reset.append(f"optimizer state starts anew: the checkpoint's is not of {run.cfg.optimizer.name}")
-    if not run.policy.load_scales(state["policy"]):
-        reset.append("delayed scales start anew: the checkpoint's are not of these layers")
-    if state["scaler"]["strategy"] == run.scaler.strategy:
-        run.scaler.load_state_dict(state["scaler"]["state"])
-    else:
-        reset.append(f"the loss scale starts anew: {state['scaler']['strategy']} became {run.scaler.strategy}")
+    with taking("policy", where):
+        if not run.policy.load_scales(state["policy"]):
+            reset.append("delayed scales start anew: the checkpoint's are not of these layers")
+    with taking("scaler", where):
+        if state["scaler"]["strategy"] == run.scaler.strategy:
+            run.scaler.load_state_dict(state["scaler"]["state"])
+        else:
+            reset.append(f"the loss scale starts anew: {state['scaler']['strategy']} became {run.scaler.strategy}")
     if engine.ema and state["ema"]:
-        engine.ema.load_state_dict(state["ema"])
+        with taking("ema", where):
+            engine.ema.load_state_dict(state["ema"])
     elif engine.ema or state["ema"]:
         reset.append("the average of weights starts anew" if engine.ema else "the average of weights is dropped")
     return reset

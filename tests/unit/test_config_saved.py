@@ -56,3 +56,33 @@ def test_words_that_fit_change_the_configuration(kept: Path) -> None:
     assert repr(cfg.trainer.clip_norm) == "2.0"
     assert [rule.match for rule in cfg.precision.layers] == ["x"]
     assert cfg.data.root is None
+
+
+DEEP = "[" * 5000
+BOMB = "a: &a [x, x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{f'*{chr(97 + i)}, ' * 9}]\n" for i in range(9))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("seed: 0", "seed: [1]", "seed: got `[1]`, want an integer"),
+        ("seed: 0", "seed: ${seed}", "is computed"),
+        ("seed: 0", "name: ${oc.env:HOME}", "is computed"),
+        ("model:\n", "model: 3\nmodelx:\n", "model: got `3`, want a mapping"),
+        ("layers: []", "layers: [3]", "precision.layers: got `[3]`"),
+        ("batch_size: 64", "batch_size: many", "data.batch_size: got `many`, want an integer"),
+        ("  batch_size: 64\n", "", "data.batch_size: "),
+        ("", BOMB, "refers to itself"),
+        ("", DEEP, "levels deep"),
+        ("", "#" * (2 << 20), "it has "),
+        ("", "a: !!python/object/apply:os.system [true]\n", "python/object"),
+    ],
+)
+def test_a_configuration_that_no_run_wrote_is_refused_by_key(old: str, new: str, told: str, tmp_path: Path) -> None:
+    text = saved.dump(compose([]))
+    assert old in text
+    path = tmp_path / "config.yaml"
+    path.write_text(text.replace(old, new, 1) if old else new + text)
+    with pytest.raises(ConfigError) as refused:
+        saved.load(path)
+    assert told in str(refused.value)

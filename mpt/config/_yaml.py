@@ -1,0 +1,30 @@
+"""YAML from elsewhere, looked through before anything is built of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+_BYTES = 1 << 20
+"""A run's configuration has some 3 kB."""
+_DEPTH = 32
+
+
+def vetted(path: Path) -> str:
+    """The text of a configuration that mpt may have written: no aliases, which could stand for any size; not deep.
+
+    Raises: OSError, UnicodeDecodeError, yaml.YAMLError, ValueError.
+    """
+    if not path.is_file():
+        raise OSError("no such file" if not path.exists() else "no regular file")
+    if path.stat().st_size > _BYTES:
+        raise ValueError(f"it has {path.stat().st_size:,} bytes")
+    text, depth = path.read_bytes().decode(), 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _DEPTH:
+            raise ValueError("it refers to itself" if depth <= _DEPTH else f"it is more than {_DEPTH} levels deep")
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+            raise ValueError(f"`{event.value}` is computed, and a run's configuration holds values")
+    return text
