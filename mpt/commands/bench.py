@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ def run(args: list[str]) -> int:
     if known.help:
         print(USAGE)
         return 0
+    for flag, given in (("--repeats", known.repeats), ("--budget-s", known.budget_s)):
+        if not 0 < given < math.inf:
+            raise ConfigError(Problem(flag, f"got {given}, want a number > 0"))
     wanted = _wanted(words, known.config_dir)
     from mpt.bench.measure import measure
     from mpt.bench.spread import Effort

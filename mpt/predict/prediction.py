@@ -49,8 +49,7 @@ class Prediction:
         """What a step waits for data: all of the loading without workers, else what they can't do meanwhile."""
         if isinstance(self.time, Unmeasured):
             return 0.0
-        loading = self.loading_s * self.plan.length.accumulate
-        return loading if not self.workers else max(0.0, loading / self.workers - self.time.total_s)
+        return _wait_s(self.loading_s * self.plan.length.accumulate, self.workers, self.time.total_s)
 
     @property
     def step_s(self) -> float | Unmeasured:
@@ -83,6 +82,19 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
     )
 
 
+def _wait_s(loading_s: float, workers: int, computing_s: float) -> float:
+    return loading_s if not workers else max(0.0, loading_s / workers - computing_s)
+
+
+def step_s(cfg: RunConfig, plan: Plan, traced: Trace) -> float | Unmeasured:
+    """Seconds of one step of that trace, waiting for data included; on a present device after a second of measuring."""
+    found, _ = _time(cfg, plan, traced)
+    if isinstance(found, Unmeasured):
+        return found
+    loading_s = _loading_s(cfg, plan) * plan.length.accumulate
+    return found.total_s + _wait_s(loading_s, worker_count(cfg.data), found.total_s)
+
+
 def _unknown(line: Scaling | Unmeasured, limit: int | Unmeasured) -> Unmeasured:
     assert isinstance(line, Unmeasured) or isinstance(limit, Unmeasured), "one of them is not known"
     return line if isinstance(line, Unmeasured) else limit if isinstance(limit, Unmeasured) else Unmeasured("")
@@ -94,8 +106,12 @@ def fits(cfg: RunConfig, plan: Plan, batch: int) -> int:
 
 
 def _native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
-    """Without low-bit products that run natively: tensors beside them are as they are without them."""
-    if not plan.mechanism.low or plan.mechanism.low_how == "emulated":
+    """Without low-bit products where some run natively: tensors beside them are as they are without them.
+
+    Native ones can't be traced away from their GPU; what emulated layers beside them keep is then not counted.
+    """
+    m = plan.mechanism
+    if not m.low or not any(row.how == "native" and row.compute not in (m.compute, "float32") for row in plan.rows):
         return cfg, plan
     p = cfg.precision
     options = {key: value for key, value in p.options.items() if key != "gemms"}

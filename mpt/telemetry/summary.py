@@ -69,6 +69,7 @@ class Extras:
     peak_tflops: Figure = _NO_PEAK
     flops_per_step: int | Unmeasured = _NO_PEAK
     predicted_peak_bytes: int | Unmeasured = _NOT_PREDICTED
+    predicted_step_ms: Figure = _NOT_PREDICTED
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further members of summary.json, by key."""
 
@@ -110,6 +111,7 @@ def summary(
             "mfu": extras.mfu,
             "peak_tflops": extras.peak_tflops,
             "flops_per_step": extras.flops_per_step,
+            "predicted_step_ms": extras.predicted_step_ms,
         },
         "memory": {**vars(memory), "predicted_peak_bytes": extras.predicted_peak_bytes},
         "time_s": {key: split[key] for key in ("total", "train", "eval", "checkpoint", "data")},

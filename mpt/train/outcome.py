@@ -15,7 +15,7 @@ from mpt.telemetry.history import read
 from mpt.telemetry.memory import Memory, MemoryMeter
 from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, summary
 from mpt.train.engine import Engine
-from mpt.train.predicted import predicted_peak
+from mpt.train.predicted import predicted
 from mpt.train.preflight import Preflight
 from mpt.train.progress import Ending, Progress
 from mpt.train.state import Course
@@ -109,7 +109,13 @@ def _extras(course: Course, seen: Preflight, saves: SaveCosts) -> Extras:
         "energy": course.energy.summary(),
         "checkpoints": {"saved": saves.count, "stall_s": saves.stall_s, "write_s": saves.write_s},
     }
-    extras = Extras(**_utilisation(course, seen), predicted_peak_bytes=predicted_peak(course), more=more)
+    told = predicted(course)
+    extras = Extras(
+        **_utilisation(course, seen),
+        predicted_peak_bytes=told.peak_bytes,
+        predicted_step_ms=told.step_ms,
+        more=more,
+    )
     return replace(extras, compile_s=course.clock.warmup_excess_s()) if cfg.trainer.compile else extras
 
 

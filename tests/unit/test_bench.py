@@ -131,3 +131,9 @@ def test_bench_refuses_before_it_measures(capsys: pytest.CaptureFixture[str]) ->
     assert main(["bench", "precision=fp32,bf17"]) == 2
     assert "bf17" in capsys.readouterr().err
     assert main(["bench", "--against", "me"]) == 2
+
+
+@pytest.mark.parametrize("words", [("--repeats", "0"), ("--budget-s", "-1"), ("--budget-s", "nan")])
+def test_an_effort_that_is_none_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "model=mlp", *words]) == 2
+    assert f"{words[0]}: got" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from mpt.report.compare.document import to_json
 from mpt.report.compare.find import run_folders
 from mpt.report.compare.judge import REFUSED, noise_floor, seeds_text
 from mpt.report.compare.sections import sections
+from mpt.report.compare.sections.speed import section as speed_section
 from mpt.report.curves import kept
 from mpt.report.markdown import to_markdown
 from mpt.stats.equivalence import BETTER, EQUIVALENT, INCONCLUSIVE, WORSE
@@ -107,6 +108,19 @@ def test_tf32_is_allowed_to_have_tf32_on(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "fp32")
     write_run(tmp_path / "b", "tf32", flags={**FLAGS, "cudnn.allow_tf32": True})
     assert made(tmp_path).judged[0].word == INCONCLUSIVE
+
+
+def test_predicted_steps_stand_beside_measured_ones_where_runs_have_them(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "fp32")
+    write_run(tmp_path / "b", "bf16")
+    assert "predicted step" not in speed_section(made(tmp_path)).tables[0].columns
+    file = tmp_path / "b" / "summary.json"
+    document = json.loads(file.read_text())
+    document["speed"]["predicted_step_ms"] = 12.5
+    file.write_text(json.dumps(document))
+    table = speed_section(made(tmp_path)).tables[0]
+    at = table.columns.index("predicted step")
+    assert {row[0]: row[at] for row in table.rows} == {"fp32": "-", "bf16": "12.5 ms"}
 
 
 def test_batches_alone_are_compared_only_when_asked(tmp_path: Path) -> None:

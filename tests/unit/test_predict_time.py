@@ -20,7 +20,10 @@ from mpt.predict.fake import trace
 from mpt.predict.prediction import keeping
 from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, roofline
 from mpt.predict.trace import Op, Trace
+from mpt.record.reader import read_run
+from mpt.report.sections.speed import section
 from mpt.types import Unmeasured
+from tests.e2e._run import Done
 
 RATES = Rates({"bfloat16": 1e12, "float32": 1e11}, bandwidth=1e9, launch_s=1e-6)
 
@@ -197,6 +200,21 @@ def test_float32_is_once_as_fast_as_itself_though_measuring_it_twice_differs(
     assert found[1]["predicted"]["speedup_over_fp32"] == pytest.approx(sum(ours.values()) / sum(theirs.values()))
 
 
+def test_a_report_holds_the_predicted_step_against_the_measured_one(tmp_path: Path) -> None:
+    done = Done(tmp_path / "run", "model=mlp", "data.limit=256", "trainer.max_steps=12", "trainer.predict=true")
+    speed = done.summary["speed"]
+    assert speed["predicted_step_ms"] > 0
+    shown = dict(section(read_run(tmp_path / "run")).facts)["predicted step"]
+    assert f"{speed['predicted_step_ms'] / speed['step_p50_ms'] - 1:+.1%} of the measured median" in shown
+
+
+def test_an_emulated_runs_step_is_not_predicted(tmp_path: Path) -> None:
+    words = ("model=mlp", "data.limit=256", "trainer.max_steps=2", "trainer.predict=true", "precision=fp8")
+    speed = Done(tmp_path / "run", *words).summary["speed"]
+    assert speed["predicted_step_ms"] is None
+    assert "no speed is claimed" in speed["predicted_step_ms_reason"]
+
+
 @pytest.mark.parametrize("price", ["-3", "nan", "inf", "cheap"])
 def test_what_is_no_price_is_refused(price: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "device=h100", "--price", price]) == 2
@@ -222,6 +240,14 @@ def test_a_micro_batch_that_does_not_fit_is_split(
     monkeypatch.setitem(GPUS, "t4", replace(GPUS["t4"], memory_gb=0.612))
     shown = output(capsys, "device=t4", "data.batch_size=64")
     assert re.search(r"a micro-batch of 64 does not fit: data.batch_size=\d+ trainer.accumulate=\d+ keeps", shown)
+
+
+def test_a_policy_that_is_native_in_some_layers_and_emulated_in_others_has_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = predicted(capsys, "model=mlp", "device=b200", "precision=nvfp4", "data.limit=64")
+    assert {row["how"] for row in found["rows"] if "e2m1" in row["compute"]} == {"native", "emulated"}
+    assert found["predicted"]["peak_bytes"] > 0
 
 
 def test_layers_that_stay_high_are_told_with_their_reason(capsys: pytest.CaptureFixture[str]) -> None:

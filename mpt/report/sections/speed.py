@@ -58,6 +58,10 @@ def _facts(speed: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("waiting for data", shown(speed, ("data_wait_share",), "share")),
     ]
+    told, p50 = number(speed, "predicted_step_ms"), number(speed, "step_p50_ms")
+    if told is not None:
+        against = f" ({told / p50 - 1:+.1%} of the measured median)" if p50 else ""
+        facts.append(("predicted step", shown(speed, ("predicted_step_ms",), "ms") + against))
     for key, title in (("compile_s", "compilation"), ("startup_s", "start-up")):
         if number(speed, key) is not None:
             facts.append((title, shown(speed, (key,), "s")))

@@ -52,16 +52,23 @@ def cost(config: Config, price_per_h: float | None) -> float | None:
 def _speed(made: Comparison) -> Table:
     speeds = {j.pairing.candidate.label: j.speed for j in made.judged}
     columns = ["configuration", "samples/s", "× baseline", "step p50", "data wait", "whole run", "to common loss"]
+    told = any(_predicted_ms(config) is not None for config in made.configs)
+    columns += ["predicted step"] * told
     energy = any(energy_j(run) is not None for run in made.runs)
     columns += ["energy"] * energy + ["cost"] * (made.options.price_per_h is not None)
     rows = []
     for config, reached in zip(made.configs, made.reached, strict=True):
         row = [*_speed_cells(config, speeds.get(config.label), reached)]
+        row += [_number(_predicted_ms(config), "ms")] if told else []
         row += [_number(mean(config, energy_j), "J")] if energy else []
         row += [_number(cost(config, made.options.price_per_h), "")] if made.options.price_per_h is not None else []
         rows.append(tuple(row))
     dim = tuple(i for i, config in enumerate(made.configs) if config.label in greyed(made))
     return Table(tuple(columns), tuple(rows), right=tuple(range(1, len(columns))), dim=dim)
+
+
+def _predicted_ms(config: Config) -> float | None:
+    return mean(config, lambda run: number(run.data.summary, "speed", "predicted_step_ms"))
 
 
 def _speed_cells(config: Config, ratio: Ratio | None, reached: Reached) -> list[str]:
@@ -162,7 +169,7 @@ def _likely_reason(config: Config) -> str:
 
 def document(config: Config, made: Comparison) -> dict[str, Any]:
     """The figures of one configuration for compare.json; means over finished runs."""
-    figures = ("samples_per_s", "step_p50_ms", "step_p95_ms", "data_wait_share")
+    figures = ("samples_per_s", "step_p50_ms", "step_p95_ms", "data_wait_share", "predicted_step_ms")
     speed = {name: mean(config, lambda run, n=name: number(run.data.summary, "speed", n)) for name in figures}  # type: ignore[misc]
     memory = {f"{key}_bytes": _part(config, key) for key in ("peak", *(key for key, _ in PARTS))}
     return {
