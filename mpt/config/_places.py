@@ -14,8 +14,8 @@ from mpt.config.schema import RunConfig
 from mpt.errors import Problem
 from mpt.registry import did_you_mean
 
-MIN_FREE_BYTES = 256 * 2**20
-"""Records and three checkpoints (weights and two moments in float32) of a model of 7 million parameters."""
+MIN_FREE_BYTES = 8 * 2**20
+"""The record of 20,000 steps; what the checkpoints of the run take is asked once its model is there."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")

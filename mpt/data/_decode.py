@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from mpt.data._boxes import Box, shrunk
@@ -58,9 +59,9 @@ def decode_and_tell(
     Shapes: height,width,channels uint8, channels 1 or 3.
     Raises: one of UNREADABLE.
     """
-    with open(path, "rb") as stream:
+    with _regular(path) as stream:
         data = stream.read()
-    with Image.open(BytesIO(data)) as file:
+    with _image(BytesIO(data)) as file:
         sideways = file.getexif().get(ORIENTATION, 1)
         box, by = choose(*((file.width, file.height) if sideways in SIDEWAYS else (file.height, file.width)))
         mode = "L" if channels == 1 else "RGB"
@@ -87,8 +88,25 @@ def _changes(file: Image.Image, wanted: str) -> Iterator[str]:
 
 def format_of(path: str) -> str:
     """The format that the file's content is of (`PNG`), whatever its name says. Raises: one of UNREADABLE."""
-    with Image.open(path) as file:
+    with _regular(path) as stream, _image(stream) as file:
         return file.format or ""
+
+
+def _regular(path: str) -> BinaryIO:
+    """The file, open. Raises: OSError, also for a pipe or a device, which would be waited for or read without end."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError("no regular file")
+    return os.fdopen(fd, "rb")
+
+
+def _image(stream: BinaryIO) -> Image.Image:
+    """Raises: one of UNREADABLE, without the address that Pillow tells."""
+    try:
+        return Image.open(stream)
+    except UnidentifiedImageError:
+        raise UnidentifiedImageError("cannot identify the format of the image") from None
 
 
 def format_of_name(path: str) -> str:

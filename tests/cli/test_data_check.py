@@ -59,11 +59,22 @@ def test_i1_each_file_that_can_not_be_decoded_is_named_with_the_reason(
     wrong = {Path(item["name"]).name: item["why"] for item in found["wrong"]}
     assert set(wrong) == {"cut.jpg", "empty.jpg", "page.jpg", "nowhere.png", "itself.png", "bad.png"}
     assert "truncated" in wrong["cut.jpg"]
-    assert "cannot identify" in wrong["page.jpg"]
+    assert wrong["page.jpg"].endswith("cannot identify the format of the image")
     assert "No such file" in wrong["nowhere.png"]
     assert found["samples"] == {"train": 11, "eval": 7}
     assert main(["data", "check", *folder(tree)]) == 5
     assert "6 of 11 training and 7 evaluation samples can't be used" in capsys.readouterr().out
+
+
+def test_i1_a_pipe_or_a_device_among_the_images_is_named_and_neither_waited_for_nor_read(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tree / "train" / "a" / "pipe.png")
+    (tree / "train" / "a" / "zeros.jpg").symlink_to("/dev/zero")
+    code, found = checked(capsys, *folder(tree))
+    assert code == 5
+    assert {Path(item["name"]).name for item in found["wrong"]} == {"pipe.png", "zeros.jpg"}
+    assert all("no regular file" in item["why"] for item in found["wrong"])
 
 
 def test_i2_i3_converted_files_are_no_fault_and_are_counted_by_kind(

@@ -230,7 +230,7 @@ def test_a_run_that_goes_on_finds_its_checkpoints_where_they_are(tmp_path: Path)
 def test_too_little_disk_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=MIN_FREE_BYTES - 1))
     problem = found("run_dir=a/b/c")["run_dir"]
-    assert f"256 MiB are free at `{tmp_path}`, want 256 or more" in problem
+    assert f"8 MiB are free at `{tmp_path}`, want 8 or more" in problem
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=MIN_FREE_BYTES))
     assert found("run_dir=a/b/c") == {}
 
