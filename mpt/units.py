@@ -31,3 +31,8 @@ def number_text(number: float, digits: int = 4) -> str:
     if 1000 <= abs(number) < 1e9 or (math.isfinite(number) and number == int(number) and abs(number) < 1e15):
         return f"{number:,.0f}"
     return f"{number:.{digits}g}"
+
+
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """A count with its noun: `1 step`, `2,000 steps`, `2 losses`."""
+    return f"{count:,.0f} {noun if count == 1 else plural or noun + 's'}"

@@ -145,7 +145,7 @@ def test_a_finished_run_is_told_with_all_its_figures(folder: Path) -> None:
 
 def test_nan_losses_are_counted_and_the_first_is_named(folder: Path) -> None:
     for text in both(made(folder)):
-        assert "1 steps had a non-finite loss, the first was step 7" in text
+        assert "1 step had a non-finite loss, the first was step 7" in text
         assert "×" in text
     data = to_json(sections(read_run(folder)), folder)["headline"]
     assert (data["nonfinite_losses"], data["first_nonfinite_loss"]) == (1, 7)
@@ -320,3 +320,30 @@ def test_thinning_keeps_first_and_last() -> None:
 
 def test_controls_become_visible_and_lines_become_one() -> None:
     assert clean("a\x1b[0m\r\u200fb\nc\td\udc80é") == "a\\x1b[0m\\x0d\\x200fb c d\\xdc80é"
+
+
+def test_faults_put_in_on_purpose_and_where_skips_began_are_told(folder: Path) -> None:
+    made(folder)
+    gradient = {"name": "3.weight", "kind": "nan", "elements": 18432, "inf": 66, "nan": 62, "share": 0.0069}
+    with RunWriter.reopen(folder) as writer:
+        writer.event("injected", step=12, module="3", fault="inf", where="backward")
+        writer.event(
+            "skip", step=12, cause="gradient_overflow", nonfinite_tensors=4, tensors=11, first_in_backward="3.weight",
+            module="3", gradients=[gradient],
+        )  # fmt: skip
+        writer.event("nonfinite_forward", step=7, module="0.conv")
+        writer.event("guard", step=9, guard="nan", action="rollback", reason="the loss is nan")
+        writer.event("rollback", step=9, to_step=5, undone=4, checkpoint="update-000005", reason="the loss is nan")
+    for text in both(folder):
+        assert "1 fault put in on purpose (debug.inject), at step 12" in text
+        assert "inf put into the backward pass of 3" in text
+        assert "4 of 11; 3.weight: 66 inf, 62 NaN of 18,432" in text
+        assert "first in 0.conv" in text
+        assert "back to update-000005, 4 updates undone: the loss is nan" in text
+    skips = to_json(sections(read_run(folder)), folder)["scaling"]["skips"]
+    assert {skip["step"]: skip["began_in"] for skip in skips} == {7: "0.conv", 12: "3.weight"}
+
+
+def test_a_run_without_faults_says_nothing_of_them(folder: Path) -> None:
+    made(folder)
+    assert "events" not in to_json(sections(read_run(folder)), folder)

@@ -8,6 +8,7 @@ from mpt.report.sections import (
     advice,
     configuration,
     evaluations,
+    events,
     headline,
     memory,
     numerics,
@@ -17,7 +18,9 @@ from mpt.report.sections import (
     speed,
 )
 
-SECTIONS = (headline, precision, speed, profile, memory, scaling, advice, numerics, evaluations, configuration)
+SECTIONS = (
+    headline, precision, speed, profile, memory, scaling, events, advice, numerics, evaluations, configuration,
+)  # fmt: skip
 
 
 def sections(run: RunData) -> list[Section]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from mpt.record.reader import RUNNING, UNFINISHED, RunData
 from mpt.report.section import Section, Tone, clean, get, number, shown
+from mpt.report.sections.events import injected, on_purpose
 from mpt.report.sparkline import sparkline
-from mpt.units import number_text, seconds_text
+from mpt.units import counted, number_text, seconds_text
 
 _TONES: dict[str, Tone] = {"done": "good", "failed": "bad", "diverged": "bad", "interrupted": "careful"}
 _ADVICE = {
@@ -58,7 +59,9 @@ def _steps(run: RunData) -> str:
     taken, skipped = len(run.steps), run.steps.applied.count(False)
     of = f" of {planned:,.0f} planned" if planned and planned != taken else ""
     epochs = number(run.summary, "epochs")
-    return f"{taken:,}{of}, {skipped:,} skipped" + (f", {epochs:.4g} epochs" if epochs is not None else "")
+    return f"{taken:,}{of}, {skipped:,} skipped" + (
+        f", {epochs:.4g} epoch{'' if epochs == 1 else 's'}" if epochs is not None else ""
+    )
 
 
 def _quality(run: RunData) -> list[tuple[str, str]]:
@@ -104,7 +107,11 @@ def _notes(run: RunData, nonfinite: list[int]) -> list[tuple[Tone, str]]:
     if run.status in _ADVICE:
         notes.append(("", _ADVICE[run.status]))
     if nonfinite:
-        notes.append(("bad", f"{len(nonfinite):,} steps had a non-finite loss, the first was step {nonfinite[0]:,}"))
+        notes.append(
+            ("bad", f"{counted(len(nonfinite), 'step')} had a non-finite loss, the first was step {nonfinite[0]:,}")
+        )
+    if puts := injected(run):
+        notes.append(("careful", on_purpose(puts)))
     if get(run.plan, "data", "synthetic") is True:
         notes.append(("careful", "synthetic data: nothing was there to be learned"))
     notes += [("careful", clean(flaw)) for flaw in run.flaws]
