@@ -1,6 +1,6 @@
 """Row 1: a step of the whole runner, every default record on, against an expert's bare loop and frameworks' loops.
 
-Frameworks are those of `pip install 'mpt[bench]'`; one that is not installed is told as not measured.
+Frameworks: pip install lightning accelerate transformers timm; one that is not installed is told as not measured.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(effort: Effort) -> list[Cell]:
     """
     here, missing = installed()
     if missing:
-        print(f"not measured, since not installed (pip install 'mpt[bench]'): {', '.join(missing)}", file=sys.stderr)
+        print(f"not measured, since not installed: {', '.join(missing)}", file=sys.stderr)
     found = [against_expert(name, words, effort) for name, words in NETS.items()]
     return found + [cell for name in OTHERS_ON if here for cell in against_frameworks(name, NETS[name], effort)]
 

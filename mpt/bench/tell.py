@@ -52,7 +52,8 @@ def _row(r: Result, first: Result, with_expert: bool) -> tuple[str, ...]:
         "n/a" if isinstance(r.ceiling_share, Unmeasured) else f"{r.ceiling_share:.0%}",
     ]
     if with_expert:
-        row.append("n/a" if isinstance(r.expert_ms, Unmeasured) else f"{s.median / r.expert_ms.median:.3f}")
+        found = of_expert(r)
+        row.append("n/a" if isinstance(found, Unmeasured) else f"{found:.3f}")
     return tuple(row)
 
 
@@ -63,6 +64,15 @@ def speed_up(r: Result, first: Result) -> float | Unmeasured:
     if r.step_ms.void or first.step_ms.void:
         return Unmeasured(f"noise above {MAX_NOISE:.0%}")
     return r.samples_per_s / first.samples_per_s
+
+
+def of_expert(r: Result) -> float | Unmeasured:
+    """Milliseconds of a step over the hand-written loop's: below 1 is faster than it."""
+    if isinstance(r.expert_ms, Unmeasured):
+        return r.expert_ms
+    if r.step_ms.void or r.expert_ms.void:
+        return Unmeasured(f"noise above {MAX_NOISE:.0%}")
+    return r.step_ms.median / r.expert_ms.median
 
 
 def _times(r: Result, first: Result) -> str:
@@ -86,6 +96,7 @@ def _notes(results: Sequence[Result]) -> list[tuple[Tone, str]]:
     if void:
         what = f"void: p90 lies more than {MAX_NOISE:.0%} above p10 ({', '.join(void)})"
         notes.append(("careful", f"{what}; something else uses this machine, or steps are too few (--repeats)"))
+    notes += _expert_notes(results)
     notes += [("", f"{r.label}: {r.effective} is emulated here, its speed says nothing") for r in results if r.emulated]
     notes += [("", _told_batch(r)) for r in results if r.largest is not None]
     for eager, compiled in _pairs(results):
@@ -95,6 +106,19 @@ def _notes(results: Sequence[Result]) -> list[tuple[Tone, str]]:
         notes.append(("", f"{compiled.label}: compiling{cost} pays {told}"))
     reasons = {r.mfu.reason for r in results if isinstance(r.mfu, Unmeasured) and not r.emulated}
     return notes + [("", f"MFU n/a: {reason}") for reason in sorted(reasons)]
+
+
+def _expert_notes(results: Sequence[Result]) -> list[tuple[Tone, str]]:
+    """Which way is good, and where the other side spoilt it."""
+    sides = [(r.label, r.expert_ms) for r in results if isinstance(r.expert_ms, Spread)]
+    if not sides:
+        return []
+    told: list[tuple[Tone, str]] = [
+        ("", "/ expert: time of a step over that of the hand-written loop; below 1 is faster than it")
+    ]
+    void = [label for label, side in sides if side.void]
+    what = f"void: the hand-written loop's p90 lies more than {MAX_NOISE:.0%} above its p10 ({', '.join(void)})"
+    return told + ([("careful", what)] if void else [])
 
 
 def _told_batch(r: Result) -> str:
@@ -130,7 +154,7 @@ def _plain(r: Result, first: Result) -> dict[str, Any]:
     expert = r.expert_ms if isinstance(r.expert_ms, Unmeasured) else asdict(r.expert_ms)
     named = {
         "mfu": r.mfu, "peak_tflops": r.peak_tflops, "ceiling_share": r.ceiling_share, "compile_s": r.compile_s,
-        "expert_ms": expert, "speed_up": speed_up(r, first),
+        "expert_ms": expert, "speed_up": speed_up(r, first), "of_expert": of_expert(r),
     }  # fmt: skip
     for key, value in named.items():
         _put(found, key, value)

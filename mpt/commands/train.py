@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 from mpt.commands import _flags
+from mpt.errors import ExitCode
 
 SUMMARY = "one run; with --multirun a sweep over comma lists"
 ORDER = 1
@@ -16,14 +18,19 @@ def run(args: list[str]) -> int:
     """Trains, or shows what the flags ask for."""
     flags = _flags.read("mpt train", args)
     if flags.help or flags.hydra_help or flags.cfg or flags.info:
-        from mpt.config.compose.show import show
+        from mpt.config.compose.show import refuse_lists, show
 
+        if flags.multirun:
+            refuse_lists(flags.words)
         return show(flags.words, args, flags.config_dir, cfg=flags.cfg, package=flags.package, resolve=flags.resolve)
     argv = ["mpt", "train", *args]
     if flags.multirun:
         from mpt.commands.sweep import start
 
-        return start(flags, argv)[0]
+        code, folder = start(flags, argv)
+        if code not in (ExitCode.SIGINT, ExitCode.SIGTERM):
+            print(f"next: {shlex.join(['mpt', 'compare', folder])}", file=sys.stderr)
+        return code
     from mpt.config.check import require
     from mpt.config.compose import compose, refuse_hydra_words
 

@@ -24,9 +24,16 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 def device_syntax(cfg: RunConfig) -> Iterator[Problem]:
     """Whether it is there is asked when the run is planned."""
     if not _DEVICE.fullmatch(cfg.device) and cfg.device not in GPUS:
-        what = f"got `{cfg.device}`, want auto, cpu, cuda, cuda:N or mps"
-        hint = "did you mean `cuda`?" if "gpu" in cfg.device.lower() else did_you_mean(cfg.device, (*DEVICES, *GPUS))
-        yield Problem("device", what, hint if hint.startswith("did") else "device=auto takes the fastest there is")
+        what = f"got `{cfg.device}`, want auto, cpu, cuda, cuda:N or mps; in plans a GPU's name too"
+        hint = "did you mean `cuda`?" if "gpu" in cfg.device.lower() else _near_device(cfg.device)
+        yield Problem("device", what, hint)
+
+
+def _near_device(word: str) -> str:
+    hint = did_you_mean(word, (*DEVICES, *GPUS))
+    if not hint.startswith("did"):
+        return "device=auto takes the fastest there is; mpt list gpus names those that can be planned for"
+    return hint if any(f"`{name}`" in hint for name in DEVICES) else f"{hint} mpt list gpus names all"
 
 
 def start_from(cfg: RunConfig) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ SPLIT = "split"
 EIGHT_BIT = "int8"
 WINDOWED = ("adam", "adamw", "sgd")
 """Optimizers with a kernel that can run window by window."""
-_TORCHAO = "pip install 'torchao==0.18.*' (the extra mpt[lowbit])"
+_TORCHAO = "pip install 'torchao==0.18.*'"
 
 
 def updated_format(p: PrecisionConfig) -> str:

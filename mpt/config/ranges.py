@@ -33,7 +33,12 @@ class Range:
 
     def __str__(self) -> str:
         bounds = ("≥", self.least), (">", self.above), ("≤", self.most), ("<", self.below)
-        return " and ".join(f"{sign} {bound:.15g}" for sign, bound in bounds if bound is not None)
+        return " and ".join(f"{sign} {_bound(bound)}" for sign, bound in bounds if bound is not None)
+
+
+def _bound(bound: float) -> str:
+    """Powers of two that decimals would hide as such."""
+    return f"2^{math.log2(bound):g}" if bound > 2.0**53 and math.log2(bound).is_integer() else f"{bound:.15g}"
 
 
 COUNT, COUNT_OR_ZERO, POSITIVE, NOT_NEGATIVE = Range(least=1), Range(least=0), Range(above=0), Range(least=0)
@@ -140,10 +145,15 @@ def _of(key: str, value: Any) -> Iterator[Problem]:
         elif key in RANGES and isinstance(item, str):
             yield Problem(key, f"got `{item}`, want a number{_range_of(key, ' ')}", reckoned(item) or _example(key))
         elif key in RANGES and item is not None and not RANGES[key].holds(item):
-            yield Problem(key, f"got {item}, want a number{_range_of(key, ' ')}", _example(key))
+            yield Problem(key, f"got {_short(item)}, want a number{_range_of(key, ' ')}", _example(key))
         elif isinstance(item, float) and key not in _ON_THE_HOST and not _in_float32(item):
             what = f"got {item}, which float32 does not hold: want {_SMALLEST:.2g} to {_LARGEST:.2g} in size"
             yield Problem(key, what, _example(key))
+
+
+def _short(item: Any) -> Any:
+    """0 for 0.0, which nobody typed."""
+    return int(item) if isinstance(item, float) and item.is_integer() and abs(item) < 1e15 else item
 
 
 def _in_float32(value: float) -> bool:

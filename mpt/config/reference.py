@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +41,13 @@ def reference() -> list[Key]:
         if type_ in classes:
             given = {**first.get(name, {}), **_values(name, str(chosen[name]))}
             found += [
-                Key(f"{name}.{field}", _text(given.get(field)), told)
+                Key(f"{name}.{field}", _text(given.get(field)), _typed(told))
                 for field, (_, told) in classes[type_].items()
                 if field not in _FILLED_IN
             ]
             found += _options(name, classes[type_])
         else:
-            found.append(Key(name, _text(first.get(name)), meaning))
+            found.append(Key(name, _text(first.get(name)), _typed(meaning)))
     return found
 
 
@@ -107,6 +108,16 @@ def _comments(path: Path) -> dict[str, str]:
         found[line.partition(":")[0]] = line.partition(" # ")[2] or " ".join(above)
         above = []
     return found
+
+
+def _typed(meaning: str) -> str:
+    """With values as they are typed: the schema's None is YAML's null."""
+    return re.sub(r"\bNone\b", "null", meaning)
+
+
+def as_typed(value: Any) -> str:
+    """A value on one line as people type it: `null`, `true`, and 1 for 1.0."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else _text(value)
 
 
 def _text(value: Any) -> str:

@@ -301,7 +301,7 @@ class RunConfig:
     debug: DebugConfig
     guard: GuardConfig
     device: str
-    """`auto`, `cpu`, `cuda`, `cuda:N`, `mps`."""
+    """`auto`, `cpu`, `cuda`, `cuda:N`, `mps`; for `mpt plan` also a GPU by name (`h100`: `mpt list gpus`)."""
     seed: int
     """Seeds initial weights, data order and dropout; 0 ≤ seed < 2^63."""
     name: str | None

@@ -20,6 +20,8 @@ FACTORS = {"spike": 2.0**10, "underflow": 2.0**-40}
 any gradient below 2^16."""
 POISON = {"inf": float("inf"), "nan": float("nan")}
 """What is added to one element, the first."""
+_SHOWN = 5
+"""Modules that are named where none is near the one asked for."""
 
 
 class _Fault(torch.autograd.Function):
@@ -133,8 +135,14 @@ def _problems(run: Run, faults: list[Injection]) -> Iterator[Problem]:
     for i, fault in enumerate(faults):
         if fault.module not in names:
             near = " or ".join(f"`{n}`" for n in closest(fault.module, names))
-            hint = f"did you mean {near}?" if near else "mpt plan shows the modules"
+            hint = f"did you mean {near}?" if near else f"there are {_first(names)}"
             yield Problem(f"debug.inject[{i}].module", f"got `{fault.module}`, which the model has not", hint)
         if fault.step > run.plan.length.steps:
             what = f"got {fault.step}, and the run has {run.plan.length.steps} steps"
             yield Problem(f"debug.inject[{i}].step", what, "give an earlier one, or raise trainer.max_steps")
+
+
+def _first(names: list[str]) -> str:
+    """Some modules by name, and where the others stand."""
+    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more: mpt plan shows them"

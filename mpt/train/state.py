@@ -15,6 +15,7 @@ from mpt.build import Run
 from mpt.checkpoint import half_weights, model_mismatch
 from mpt.checkpoint.contents import taking, typed
 from mpt.config.fingerprint import differences, essence
+from mpt.config.reference import as_typed
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
 from mpt.telemetry.clock import Clock
@@ -76,7 +77,7 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
     totals = course.history.totals
     if totals.step > run.plan.length.steps:
         what = f"this run has {run.plan.length.steps} steps, the checkpoint is after step {totals.step}"
-        raise CheckpointError(Problem("trainer.max_steps", what, "give at least that many"))
+        raise CheckpointError(Problem(_length_key(run.cfg), what, "give at least that many steps"))
     course.progress.resumed_at.append(totals.step)
     engine.pace.factor, engine.pace.until = run.cfg.guard.rollback_lr, course.progress.slow_until
     with taking("place", where):
@@ -85,6 +86,12 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
     with taking("rng", where):
         rng.restore(state["rng"], run.device)
     return told
+
+
+def _length_key(cfg: RunConfig) -> str:
+    """The key that says how long the run is."""
+    given = [f"trainer.{key}" for key in ("max_steps", "max_epochs") if getattr(cfg.trainer, key) is not None]
+    return ", ".join(given) or "trainer.max_epochs"
 
 
 def _restore_counts(course: Course, state: dict[str, Any], where: str) -> None:
@@ -167,7 +174,7 @@ def changes(cfg: RunConfig, state: dict[str, Any]) -> list[Problem]:
     with taking("essence", "the checkpoint"):
         old, new = json.loads(state["essence"]), json.loads(json.dumps(essence(cfg), default=str))
         return [
-            Problem(key, f"the checkpoint was made with `{was}`, this run has `{now}`", _ALLOW)
+            Problem(key, f"the checkpoint was made with `{as_typed(was)}`, this run has `{as_typed(now)}`", _ALLOW)
             for key, was, now in differences(old, new)
         ]
 

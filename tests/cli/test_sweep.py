@@ -46,7 +46,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def rows(err: str) -> list[list[str]]:
     """The final table's lines, split at wide gaps."""
-    lines = err.split("jobs ran")[1].splitlines()[2:]
+    lines = err.split("jobs ran")[1].split("\nnext: ")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines if line.strip()]
 
 
@@ -79,10 +79,11 @@ def test_keys_inside_a_mapping_are_swept(word: str, trainer: Any) -> None:
     assert [c.model.options["kwargs"] for c in seen.given] == [{"width": 3}, {"width": 4}]
 
 
-def test_the_sweeps_folder_can_be_named(trainer: Any, tmp_path: Path) -> None:
+def test_the_sweeps_folder_can_be_named(trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = trainer()
     assert main(["train", "--multirun", "--in-process", "seed=1,2", "hydra.sweep.dir=a=b, ü"]) == 0
     assert [c.run_dir for c in seen.given] == [str(tmp_path / "a=b, ü" / n) for n in "01"]
+    assert capsys.readouterr().err.endswith(f"next: mpt compare '{tmp_path / 'a=b, ü'}'\n")
 
 
 def test_a_named_folder_that_is_in_use_is_refused(

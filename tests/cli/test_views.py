@@ -223,6 +223,7 @@ def test_every_key_is_listed_with_its_default_and_what_it_means(capsys: pytest.C
     assert named["trainer.log_every"]["default"] == "50"
     assert named["model.depth"]["choices"] == ["mlp"]
     assert [row["key"] for row in rows if not row["meaning"]] == []
+    assert [row["key"] for row in rows if "None" in row["meaning"]] == []  # null is what is typed
 
 
 def test_keys_are_found_by_a_part_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:

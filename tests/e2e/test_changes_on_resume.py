@@ -55,6 +55,15 @@ def test_f3_r15_another_precision_goes_on_by_a_flag_and_tells_what_is_reset(
     assert weights["history"]["step"] == 5
 
 
+def test_values_that_differ_are_told_as_they_are_typed(tmp_path: Path) -> None:
+    halfway(tmp_path / "r", "trainer.max_epochs=4")
+    with pytest.raises(CheckpointError, match=r"trainer.clip_norm: .* made with `null`, this run has `1`"):
+        Done(tmp_path / "r", *TINY, *HALF, "trainer.max_epochs=4", "trainer.clip_norm=1", "resume=auto")
+    shorter = (*TINY, "checkpoint.every=5", "model.dropout=0", "trainer.max_steps=null", "trainer.max_epochs=0.01")
+    with pytest.raises(CheckpointError, match=r"trainer.max_epochs: this run has 1 steps"):
+        Done(tmp_path / "r", *shorter, *ALLOWED)
+
+
 def test_f12_r15_a_longer_cosine_is_bent_anew_and_says_so(tmp_path: Path) -> None:
     halfway(tmp_path / "r")
     on = Done(tmp_path / "r", *TINY, *HALF[1:], "trainer.max_steps=40", *ALLOWED)

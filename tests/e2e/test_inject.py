@@ -141,7 +141,7 @@ def test_a_fault_that_makes_no_sense_is_refused(word: str, where: str, text: str
     ("word", "text"),
     [
         (inject(3, "inf", "blocks.0.attention.outt"), "did you mean `blocks.0.attention.out`"),
-        (inject(3, "inf", "nothing"), "mpt plan shows"),
+        (inject(3, "inf", "nothing"), "there are `tokens`, `positions`, "),
         (inject(7, "inf", "blocks.0"), "the run has 6 steps"),
     ],
 )

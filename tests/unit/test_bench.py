@@ -14,7 +14,7 @@ import torch
 from mpt.bench.measure import Result
 from mpt.bench.search import largest, resized
 from mpt.bench.spread import Spread
-from mpt.bench.tell import break_even, document, section, speed_up
+from mpt.bench.tell import break_even, document, of_expert, section, speed_up
 from mpt.cli import main
 from mpt.commands._lists import expanded
 from mpt.config.compose import compose
@@ -77,6 +77,18 @@ def test_a_speed_up_is_claimed_only_for_quiet_native_figures() -> None:
     shown = section([first, result("b", noise=0.2)], "here")
     assert shown.tables[0].rows[1][1].endswith("void")
     assert shown.tables[0].rows[1][4] == "n/a"
+
+
+def test_the_share_of_the_experts_time_is_void_where_either_side_is_and_told_which_way_is_good() -> None:
+    quiet, noisy = Spread(8.0, 8.0, 8.0, 5), Spread(8.0, 8.0, 9.6, 5)
+    assert of_expert(result(expert_ms=quiet)) == 1.25
+    assert isinstance(of_expert(result(expert_ms=noisy)), Unmeasured)
+    assert isinstance(of_expert(result(noise=0.2, expert_ms=quiet)), Unmeasured)
+    shown = section([result("a", expert_ms=quiet), result("b", expert_ms=noisy)], "here")
+    assert [row[-1] for row in shown.tables[0].rows] == ["1.250", "n/a"]
+    notes = " ".join(text for _, text in shown.notes)
+    assert "below 1 is faster than it" in notes
+    assert "hand-written loop's p90 lies more than 10% above its p10 (b)" in notes
 
 
 def test_compiling_pays_after_its_seconds_over_the_gain_of_a_step() -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import io
 from contextlib import redirect_stdout
 
+from hydra.core.override_parser.types import Override
 from omegaconf import Container, DictConfig, OmegaConf
 
+from mpt.config.compose import words
 from mpt.config.compose._run import composition
 from mpt.config.compose.hydra_app import requoted, run_hydra
 from mpt.errors import ConfigError, Problem
 
 
 def show(
-    words: list[str], args: list[str], config_dir: str | None, *, cfg: str | None, package: str | None, resolve: bool
+    typed: list[str], args: list[str], config_dir: str | None, *, cfg: str | None, package: str | None, resolve: bool
 ) -> int:
     """Prints what is asked for; the exit code.
 
     Raises: ConfigError for anything that would stop a run's composition.
     """
-    made = composition(words, config_dir)
+    made = composition(typed, config_dir)
     if cfg == "job":
         print(as_yaml(made.yaml, package, resolve), end="")
     else:
@@ -28,6 +30,20 @@ def show(
             run_hydra(requoted(args, multirun=False))
         print(shown.getvalue(), end="")
     return 0
+
+
+def refuse_lists(typed: list[str]) -> None:
+    """Raises: ConfigError for comma lists, which would be several configurations where one is shown."""
+    lists = []
+    for word in map(words.split, typed):
+        override = words.parse(word.raw, word)
+        if isinstance(override, Override) and override.is_sweep_override():
+            lists.append(Problem(word.key, f"got `{word.text}`: that is several jobs, and one can be shown", _ONE))
+    if lists:
+        raise ConfigError(*lists)
+
+
+_ONE = "leave --multirun away and give one value"
 
 
 def as_yaml(cfg: DictConfig, package: str | None = None, resolve: bool = False) -> str:

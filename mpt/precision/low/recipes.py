@@ -10,7 +10,7 @@ from mpt.formats.operand import HIGH, Gemms, Operand, Product, gemms_of
 
 KNOWN_TORCHAO = (0, 18)
 """The release whose functions are called; they are no public interface, so others are not trusted to have them."""
-INSTALL = "pip install 'torchao==0.18.*' (the extra mpt[lowbit])"
+INSTALL = "pip install 'torchao==0.18.*'"
 
 
 @dataclass(frozen=True)
