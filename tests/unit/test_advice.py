@@ -297,3 +297,31 @@ def test_where_no_gradient_was_finite_formats_are_judged_by_activations_and_say_
     texts = [text for _, text in found.notes]
     assert texts[0] == "no look found finite gradients: what follows is of activations and weights alone"
     assert not any("every layer would survive" in text for text in texts)
+
+
+def test_one_layer_that_needs_a_scale_is_enough_to_ask_for_one(tmp_path: Path) -> None:
+    """Its gradients are few among all: without the layer's own count nothing would seem to be lost."""
+    tensors = {
+        "gradients": {"big.weight": spread_out(-3, 2, n=20_000)},
+        "output_gradients": {"tiny": spread_out(-27, 2)},
+    }
+    folder = looked_at(tmp_path / "r", [look(step, tensors) for step in STEPS])
+    words, reason = recommended(folder)
+    assert words is not None
+    assert words.startswith("scaling=dynamic scaling.init_scale=")
+    assert "1 of 2 layers (tiny); from 2^" in reason
+    least = float(words.split("scaling.min_scale=")[1].split()[0])
+    assert least > 1
+    found = numerics.section(read_run(folder))
+    assert found is not None
+    told = [text for _, text in found.notes]
+    assert "without a loss scale float16 is too narrow for 1 of 2 layers (tiny)" in " ".join(told)
+    assert any(text.startswith("fp16 at loss scale 2^") and "every layer would survive" in text for text in told)
+
+
+def test_a_table_that_shows_some_layers_says_of_how_many(tmp_path: Path) -> None:
+    tensors = {"gradients": {f"fc{i}.weight": spread_out(-3, 2) for i in range(15)}}
+    found = numerics.section(read_run(looked_at(tmp_path / "r", [look(step, tensors) for step in STEPS])))
+    assert found is not None
+    assert len(found.tables[0].rows) == 12
+    assert ("", "the table shows the 12 of 15 layers that would lose most") in found.notes

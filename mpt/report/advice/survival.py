@@ -106,6 +106,12 @@ def layers(numerics: Numerics, computed: NumberFormat | None = None) -> list[Lay
     return [_layer(name, held, worst.get(name, {})) for name, held in parts.items()]
 
 
+def starved(found: Sequence[Layer], scale: float) -> list[str]:
+    """Layers that would lose too many of their gradients, of weights or of outputs, in float16 at the loss scale."""
+    row = format_of(TARGETS[0].backward)
+    return [x.name for x in found if x.gradients is not None and lost(x.gradients, row, None, scale) > LOST]
+
+
 def finite_backward(look: Look) -> bool:
     """Whether no number of the look's backward pass was inf or NaN."""
     return not any(x.nonfinite for role in SCALED for x in look.of(role).values())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from mpt.units import number_text
+from mpt.report.section import clean
+from mpt.units import counted, number_text
 
 
 def power(scale: float) -> str:
@@ -25,3 +27,9 @@ def share(value: float | None) -> str:
     if 0 < value < 5e-5:
         return "under 0.01 %"
     return f"{100 * value:.2f} %" if value < 0.1 else f"{100 * value:.1f} %"
+
+
+def some(names: Sequence[str], of: int) -> str:
+    """How many layers, with the first three by name."""
+    shown = ", ".join(clean(name or "(whole model)") for name in names[:3]) + (", …" if len(names) > 3 else "")
+    return f"{len(names)} of {counted(of, 'layer')} ({shown})"

@@ -15,7 +15,7 @@ from mpt.report.advice.recommend import judged_scale
 from mpt.report.advice.survival import unscaled
 from mpt.report.advice.words import power
 from mpt.report.figure import Drawn, Figure, plain
-from mpt.report.section import clean
+from mpt.report.section import clean, get
 from mpt.stats.exponents import Exponents, bounds_log2, merged
 
 _HEIGHT_PX, _LEAST_PX, _MOST_PX = 15, 260, 1600
@@ -45,7 +45,8 @@ class Heatmap:
         held = _by_module(run.numerics, self.role)
         if not held:
             return None
-        ranges = _ranges(judged_scale(run.numerics) if self.role in SCALED else 1.0)
+        own = format_of("float16") if get(run.config, "precision", "compute") == "float16" else None
+        ranges = _ranges(judged_scale(run.numerics, own) if self.role in SCALED else 1.0)
         low, high = _columns(held.values(), [edge for _, edges in ranges for edge in edges])
         traces = (
             _heat(held, [name for name, _ in ranges], low, high),

@@ -10,9 +10,10 @@ from mpt.record.reader import RunData
 from mpt.report.advice.history import history
 from mpt.report.advice.recommend import Advice, advise
 from mpt.report.advice.replay import Outcome
-from mpt.report.advice.survival import all_zero
+from mpt.report.advice.survival import all_zero, layers
 from mpt.report.advice.words import power, share
 from mpt.report.section import Section, Table, Tone, clean, get
+from mpt.units import counted
 
 _TITLE = "Loss scaling for float16: what each strategy would have done"
 _KEYS = ("init_scale", "growth_interval", "min_scale", "max_scale")
@@ -23,7 +24,7 @@ def section(run: RunData) -> Section | None:
     past = history(run)
     if past is None:
         return _vanished(run) or _nonfinite(run)
-    advice = advise(past)
+    advice = advise(past, layers(run.numerics, past.spec if past.own else None))
     return Section(
         key="advice",
         title=_TITLE,
@@ -86,7 +87,7 @@ def _facts(advice: Advice) -> list[tuple[str, str]]:
 def _table(advice: Advice) -> Table:
     rows = tuple(_cells(o) for o in advice.outcomes)
     dim = tuple(i for i, o in enumerate(advice.outcomes) if o.ended is not None)
-    columns = ("strategy", "from", "skipped steps", "gradients lost", "least scale", "largest", "")
+    columns = ("strategy", "from", "skipped steps", "weights' gradients lost", "least scale", "largest", "")
     return Table(columns, rows, right=(1, 2, 3, 4, 5), dim=dim)
 
 
@@ -107,8 +108,9 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 def _notes(run: RunData, advice: Advice) -> list[tuple[Tone, str]]:
     past = advice.past
     told = (
-        f"replayed over this run's {len(past):,} steps, gradients measured at {len(past.looks):,} of them and between "
-        "these taken from their norm; that other updates would have led elsewhere is left out"
+        f"replayed over this run's {counted(len(past), 'step')}, gradients measured at {len(past.looks):,} of them and "
+        "between these taken from their norm; that other updates would have led elsewhere is left out; the table "
+        "counts the gradients of weights, what is recommended heeds those of outputs too"
     )
     notes: list[tuple[Tone, str]] = [("", told)]
     broken = past.broken()

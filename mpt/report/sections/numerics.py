@@ -21,10 +21,10 @@ from mpt.report.advice.survival import (
     headroom_bits,
     layers,
 )
-from mpt.report.advice.words import power, power_of, share
+from mpt.report.advice.words import power, power_of, share, some
 from mpt.report.section import Section, Table, Tone, clean, get
 from mpt.stats.exponents import Exponents
-from mpt.units import number_text
+from mpt.units import counted, number_text
 
 _SHOWN = 12
 _FP16, _BF16, _FP8, _MXFP8 = TARGETS
@@ -34,11 +34,14 @@ def section(run: RunData) -> Section | None:
     """None for a run that was not looked at."""
     looks = run.numerics.looks
     computed = get(run.config, "precision", "compute")
-    found = layers(run.numerics, format_of(_FP16.backward) if computed == _FP16.backward else None)
+    own = format_of(_FP16.backward) if computed == _FP16.backward else None
+    found = layers(run.numerics, own)
     if not found:
         return None
-    scale = judged_scale(run.numerics)
+    scale = judged_scale(run.numerics, own)
     notes = [*_answers(found, scale), *_limits(found)]
+    if len(found) > _SHOWN:
+        notes.insert(0, ("", f"the table shows the {_SHOWN} of {len(found):,} layers that would lose most"))
     if run.numerics.bad:
         notes.append(("careful", f"numerics.jsonl: {run.numerics.bad} lines could not be read"))
     return Section(
@@ -71,15 +74,25 @@ def noise_scale(seen: Sequence[Noise]) -> float | None:
 
 def _facts(run: RunData, found: Sequence[Layer], scale: float) -> list[tuple[str, str]]:
     looks = run.numerics.looks
-    facts = [("looked at", f"{len(looks):,} steps, {looks[0].step:,} to {looks[-1].step:,}; {len(found):,} layers")]
+    facts = [
+        (
+            "looked at",
+            f"{counted(len(looks), 'step')}, {looks[0].step:,} to {looks[-1].step:,}; {counted(len(found), 'layer')}",
+        )
+    ]
     left = [(bits, layer.name) for layer in found if (bits := headroom_bits(layer, "float16", scale)) is not None]
     if left:
         bits, name = min(left)
-        facts.append(("float16 headroom", f"{bits:.1f} bits in {clean(name)}, at loss scale {power(scale)}"))
+        facts.append(("float16 headroom", f"{bits:.1f} bits in {_layer(name)}, at loss scale {power(scale)}"))
     noise = noise_scale([look.noise for look in looks if look.noise is not None])
     if noise is not None:
         facts.append(("noise scale", f"{number_text(noise)} samples: at this batch size noise and gradient are even"))
     return facts
+
+
+def _layer(name: str) -> str:
+    """Layers of sequences have bare numbers as names."""
+    return f"layer {clean(name)}" if name else "the whole model"
 
 
 def _worst(found: Sequence[Layer], scale: float) -> Table:
@@ -97,7 +110,7 @@ def _worst(found: Sequence[Layer], scale: float) -> Table:
 def _badness(layer: Layer, scale: float) -> tuple[float, float, float]:
     plain, fp8, left = layer.fate(_FP16, 1.0), layer.fate(_FP8, 1.0), headroom_bits(layer, "float16", scale)
     lost = max(x for x in (plain.forward, plain.backward, 0.0) if x is not None)
-    return round(lost, 4), -math.inf if left is None else -left, max(fp8.forward or 0.0, fp8.backward or 0.0)
+    return lost, -math.inf if left is None else -left, max(fp8.forward or 0.0, fp8.backward or 0.0)
 
 
 def _cells(layer: Layer, scale: float) -> tuple[str, ...]:
@@ -144,25 +157,20 @@ def _answers(found: Sequence[Layer], scale: float) -> list[tuple[Tone, str]]:
             text = "every layer would survive" if seen else "activations and weights would survive in every layer"
             told.append(("good" if seen else "", f"{target.name}{at}: {text}"))
         else:
-            told.append(("careful", f"{target.name}{at}: {_some(bad, len(found))} would not"))
+            told.append(("careful", f"{target.name}{at}: {some(bad, len(found))} would not"))
     return told
 
 
 def _sensitive(range_: Sequence[str], coarse: Sequence[str], measured: bool, of: int) -> tuple[Tone, str]:
     if range_:
-        said = f"sensitive to range: without a loss scale float16 is too narrow for {_some(range_, of)}"
+        said = f"sensitive to range: without a loss scale float16 is too narrow for {some(range_, of)}"
     else:
         said = "not sensitive to range: float16 holds every layer's numbers without a loss scale"
     if not measured:
         return ("careful" if range_ else ""), f"{said}; precision was not measured (numerics=full does)"
     if coarse:
-        return "careful", f"{said}; sensitive to precision: sums cancel in {_some(coarse, of)}"
+        return "careful", f"{said}; sensitive to precision: sums cancel in {some(coarse, of)}"
     return ("careful" if range_ else "good"), f"{said}; not sensitive to precision: no layer's sums cancel"
-
-
-def _some(names: Sequence[str], of: int) -> str:
-    shown = ", ".join(clean(n) for n in names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{len(names)} of {of} layers ({shown})"
 
 
 def _limits(found: Sequence[Layer]) -> list[tuple[Tone, str]]:
