@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 _BYTE_STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
@@ -36,3 +37,14 @@ def number_text(number: float, digits: int = 4) -> str:
 def counted(count: float, noun: str, plural: str = "") -> str:
     """A count with its noun: `1 step`, `2,000 steps`, `2 losses`."""
     return f"{count:,.0f} {noun if count == 1 else plural or noun + 's'}"
+
+
+def epochs_text(epochs: float) -> str:
+    """`1 epoch`, `2.727 epochs`."""
+    shown = f"{epochs:.4g}"
+    return f"{shown} epoch" if shown == "1" else f"{shown} epochs"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

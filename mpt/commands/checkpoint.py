@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpt.commands import _flags
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
+from mpt.units import counted
 
 if TYPE_CHECKING:
     from mpt.checkpoint.lint import Finding, Target
@@ -39,7 +40,9 @@ def run(args: list[str]) -> int:
         raise ConfigError(Problem("mpt checkpoint", what, did_you_mean(verb, list(VERBS))))
     if len(rest) != WORDS[verb]:
         usage = next(line for line in USAGE.splitlines() if verb in line.split())
-        raise ConfigError(Problem(f"mpt checkpoint {verb}", f"got {len(rest)} words, want {WORDS[verb]}", usage))
+        raise ConfigError(
+            Problem(f"mpt checkpoint {verb}", f"got {counted(len(rest), 'word')}, want {WORDS[verb]}", usage)
+        )
     VERBS[verb](known, rest)
     return 0
 

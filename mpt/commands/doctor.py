@@ -9,6 +9,8 @@ import platform
 import shutil
 from typing import Any
 
+from mpt.units import bytes_text
+
 SUMMARY = "versions, devices, which number formats are native here, measured matmul speed"
 ORDER = 8
 USAGE = """mpt doctor [--json] [--conformance] [device=NAME]
@@ -130,7 +132,7 @@ def _print(document: dict[str, Any]) -> None:
         about.add_row(name, version or "not installed")
     about.add_row("CUDA build", document["cuda"] or "none: this torch knows no NVIDIA GPU")
     about.add_row("threads", f"{document['threads']} of {document['cores']} cores")
-    about.add_row("free disk here", f"{document['disk_free_bytes'] / 2**30:.1f} GiB")
+    about.add_row("free disk here", bytes_text(document["disk_free_bytes"]))
     out.print(about)
     for device in document["devices"]:
         out.print()
@@ -140,7 +142,7 @@ def _print(document: dict[str, Any]) -> None:
 def _formats(device: dict[str, Any]) -> Any:
     from mpt.commands._console import table
 
-    memory = f", {device['memory_bytes'] / 2**30:.1f} GiB" if device["memory_bytes"] else ""
+    memory = f", {bytes_text(device['memory_bytes'])}" if device["memory_bytes"] else ""
     flags = f" ({', '.join(device['features'])})" if device["features"] else ""
     capability = ".".join(map(str, device["capability"])) if device["capability"] else ""
     kind = f"{device['type']}:{device['index']}, compute capability {capability}" if capability else device["type"]

@@ -10,6 +10,7 @@ from mpt.config._update import rounds_stochastically
 from mpt.config.schema import RunConfig
 from mpt.precision.capability import Mechanism
 from mpt.types import DataSpec, DeviceFacts, ModuleRow
+from mpt.units import counted, epochs_text
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ class Plan:
             f"precision {self.precision}: compute {m.compute} {m.how} on {self.device.name} ({m.reason})",
             *self._low_bit(),
             *self._attention(),
-            f"{self.length.steps:,} steps of {self.length.accumulate} × {self.batch_size} samples, "
-            f"{self.length.epochs:.4g} epochs; {self.optimizer}; schedule {self.schedule}; scaling {self.scaling}",
+            f"{counted(self.length.steps, 'step')} of {self.length.accumulate} × {self.batch_size} samples, "
+            f"{epochs_text(self.length.epochs)}; {self.optimizer}; schedule {self.schedule}; scaling {self.scaling}",
             *self.notes,
         ]
 

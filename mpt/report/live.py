@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mpt.errors import Problem, RecordError
 from mpt.record.folder import EVALS, EVENTS, MARKERS, NUMERICS, STEPS
-from mpt.record.reader import read_run
+from mpt.record.reader import RUNNING, read_run
 from mpt.report.compare.brief import brief_of
 from mpt.report.compare.comparison import Options, compare, read
 from mpt.report.compare.find import run_folders
@@ -156,6 +156,19 @@ def _mark(given: Sequence[str]) -> str:
     return seen.hexdigest()[:32]
 
 
+def _farewell(given: Sequence[str]) -> str:
+    """What is said at the end: only of runs that are going that they go on."""
+    going = 0
+    for folder in run_folders(given):
+        try:
+            going += read_run(folder).status == RUNNING
+        except RecordError:
+            continue
+    if not going:
+        return "stopped serving"
+    return f"stopped serving; the {'run goes' if going == 1 else 'runs go'} on"
+
+
 def watch(given: Sequence[str], port: int | None) -> int:
     """Serves until Ctrl-C or SIGTERM; then 0. Raises: RecordError where a folder is missing or the port is taken."""
     import signal
@@ -175,7 +188,7 @@ def watch(given: Sequence[str], port: int | None) -> int:
         print(f"live at {server.url} (this machine only; Ctrl-C stops)", file=sys.stderr, flush=True)
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
-        print("stopped serving; the runs go on", file=sys.stderr)
+        print(_farewell(given), file=sys.stderr)
     finally:
         server.server_close()
         for number, handler in before.items():

@@ -21,6 +21,7 @@ from mpt.train.signals import NothingComes, StopRequest
 from mpt.train.state import Course, capture
 from mpt.train.tell import Teller
 from mpt.types import Batch
+from mpt.units import counted, epochs_text
 
 READ_EVERY_S = 1.0
 """Longest time between reads of the device, for the display; longer steps are read one by one."""
@@ -84,7 +85,7 @@ class Loop:
             if due or time.perf_counter() - read_s > READ_EVERY_S:
                 ending = self._read(due=due) or self._act()
                 read_at, read_s = self._next_read(), time.perf_counter()
-        return ending or self._complete(f"{length.steps} steps, {length.epochs:.4g} epochs")
+        return ending or self._complete(f"{counted(length.steps, 'step')}, {epochs_text(length.epochs)}")
 
     def _settle(self) -> Ending | None:
         """What the checkpoint left to do: an evaluation that was due when it was saved, and its consequences."""

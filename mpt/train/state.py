@@ -23,6 +23,7 @@ from mpt.telemetry.energy import EnergyMeter
 from mpt.telemetry.history import History, Totals
 from mpt.train.engine import Engine
 from mpt.train.progress import Progress
+from mpt.units import epochs_text
 
 
 @dataclass
@@ -138,7 +139,7 @@ def _moved(run: Run, totals: Totals, place: dict[str, float] | None) -> Iterator
     epochs, rate = run.plan.length.epochs_at(totals.step), run.lr(totals.update)
     if epochs != place["epochs"]:
         was = f"it was {place['epochs']:.4g}: samples follow from there"
-        yield f"step {totals.step} is after {epochs:.4g} epochs now, {was}"
+        yield f"step {totals.step} is after {epochs_text(epochs)} now, {was}"
     if rate != place["lr"]:
         length = run.plan.length.steps
         yield (

@@ -81,7 +81,7 @@ def test_a_longer_constant_schedule_has_nothing_to_bend(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"), [("data.batch_size=32", "1 epochs now, it was 0.5"), ("trainer.accumulate=2", "1 epochs")]
+    ("word", "told"), [("data.batch_size=32", "1 epoch now, it was 0.5"), ("trainer.accumulate=2", "1 epoch")]
 )
 def test_r15_another_batch_says_which_samples_follow(word: str, told: str, tmp_path: Path) -> None:
     halfway(tmp_path / "r")

@@ -180,6 +180,32 @@ def test_emulated_runs_get_no_speed_claim_and_no_place_on_the_front(tmp_path: Pa
     assert found.choice.front == ("fp32",)
 
 
+def test_all_that_were_emulated_are_named_in_the_recommendation(tmp_path: Path) -> None:
+    for precision in ("fp32", "tf32", "fp16"):
+        for seed in range(4):
+            how = "native" if precision == "fp32" else "emulated"
+            write_run(tmp_path / f"{precision}-{seed}", precision, seed, 0.9 + seed * 1e-5, how=how)
+    told = made(tmp_path).choice.reason
+    assert told.startswith("stay with fp32 here: ")
+    assert "are as good, but no speed claim: " in told
+    assert told.endswith(" were emulated")
+    assert [told.count(name) for name in ("tf32", "fp16")] == [2, 2]
+
+
+def test_what_is_recommended_though_another_has_the_better_means_says_that_this_is_unproven(tmp_path: Path) -> None:
+    for precision, offset, speed in (("fp32", 0.0, 1000.0), ("bf16", 0.003, 1100.0)):
+        for seed in range(3):
+            spread = 0.02 * seed * (precision == "bf16")
+            write_run(tmp_path / f"{precision}-{seed}", precision, seed, 0.9 + offset + spread, samples_per_s=speed)
+    found = made(tmp_path)
+    assert (found.choice.recommended, found.choice.dominated) == ("fp32", {"fp32": "bf16"})
+    told = str(sections(found)[0].tables)
+    assert (
+        "baseline; recommended: bf16 is ahead by its means, but not shown to be the better choice (inconclusive" in told
+    )
+    assert "behind bf16" not in told
+
+
 def test_the_fastest_that_is_as_good_is_recommended_and_the_beaten_are_greyed(tmp_path: Path) -> None:
     speeds = {"fp32": (1000.0, 10), "bf16": (2000.0, 6), "fp16": (1500.0, 8), "fp8": (3000.0, 4)}
     for precision, (rate, memory) in speeds.items():

@@ -18,7 +18,7 @@ import pytest
 
 from mpt.cli import main
 from mpt.record.writer import RunWriter
-from mpt.report.live import LiveServer, LiveView, page_of
+from mpt.report.live import LiveServer, LiveView, _farewell, page_of
 from mpt.types import StepRow
 from tests.unit._runs_kit import write_run
 from tests.unit.test_html import CHROMIUM, until
@@ -85,6 +85,13 @@ def test_runs_that_are_going_are_compared_and_a_sweep_without_runs_is_waited_for
     assert len(page.drawn) == 2
 
 
+def test_only_runs_that_are_going_are_said_to_go_on(tmp_path: Path) -> None:
+    write_run(tmp_path / "done")
+    assert _farewell([str(tmp_path)]) == "stopped serving"
+    with RunWriter.reopen(write_run(tmp_path / "going", marker=None)):
+        assert _farewell([str(tmp_path)]) == "stopped serving; the run goes on"
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_cleanly(stop: int, tmp_path: Path) -> None:
     write_run(tmp_path / "run")
@@ -99,7 +106,7 @@ def test_it_stops_cleanly(stop: int, tmp_path: Path) -> None:
             process.wait(timeout=60)
         finally:
             process.kill()
-        assert process.stderr.read() == "stopped serving; the runs go on\n"
+        assert process.stderr.read() == "stopped serving\n"  # the run is over
     assert process.returncode == 0
 
 

@@ -11,7 +11,7 @@ from mpt.report.compare.judge import REFUSED, Judged, Metric, margin_of
 from mpt.report.section import number
 from mpt.stats.equivalence import BETTER, EQUIVALENT
 from mpt.stats.ratio import Ratio
-from mpt.units import number_text
+from mpt.units import listed, number_text
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,11 @@ def times(ratio: Ratio) -> str:
 
 def _baseline_reason(judged: Sequence[Judged], good: Sequence[Judged], baseline: Config, metric: Metric) -> str:
     if good:
-        names = ", ".join(j.pairing.candidate.label for j in good)
+        names = [j.pairing.candidate.label for j in good]
+        as_good = f"{listed(names)} {'are' if len(names) > 1 else 'is'} as good"
         if all(j.speed is None for j in good):
-            return f"stay with {baseline.label} here: {names} is as good, but {good[0].speed_reason}"
-        return f"stay with {baseline.label}: {names} is as good but not shown to be faster or smaller"
+            return f"stay with {baseline.label} here: {as_good}, but {_no_claim(good, baseline)}"
+        return f"stay with {baseline.label}: {as_good} but not shown to be faster or smaller"
     refused = all(j.word == REFUSED for j in judged)
     if judged and refused:
         return f"stay with {baseline.label}: no conclusion about the others may be drawn"
@@ -137,6 +138,14 @@ def _baseline_reason(judged: Sequence[Judged], good: Sequence[Judged], baseline:
     mean = math.fsum(values) / len(values) if values else math.nan
     margin = f" within ±{number_text(margin_of(metric, mean))}" if values else ""
     return f"stay with {baseline.label}: nothing else was shown to be equivalent in {metric.name}{margin}"
+
+
+def _no_claim(good: Sequence[Judged], baseline: Config) -> str:
+    """Why none of them has a speed: all that were emulated by name, else every reason once."""
+    emulated = [config.label for config in (*(j.pairing.candidate for j in good), baseline) if config.emulated]
+    if emulated:
+        return f"no speed claim: {listed(emulated)} {'were' if len(emulated) > 1 else 'was'} emulated"
+    return "; ".join(dict.fromkeys(j.speed_reason for j in good))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -36,7 +36,10 @@ def figure(runs: Sequence[Drawn], buckets: int) -> Figure | None:
     }
     height = min(max(_HEIGHT_PX * len(rows) + 90, _LEAST_PX), _MOST_PX)
     layout = {"height": height, "yaxis": {"autorange": "reversed", "type": "category"}, "xaxis": {"side": "top"}}
-    note = "a row whose three cells have one colour computed as planned; “follows” takes the format of its input"
+    note = (
+        "hover tells whether a module computed as planned: one that is planned in a format has its colour in all three "
+        "cells; one that “follows” takes the formats of its inputs, and its observed cells may have any colours"
+    )
     return Figure("formats", "precision", "Planned and observed formats by module", (trace,), layout, note)
 
 

@@ -7,18 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpt.report.figure import Drawn, Figure, line, marks
+from mpt.units import counted
 
 
 def figure(runs: Sequence[Drawn], buckets: int) -> Figure:
     traces = [line(drawn, drawn.run.curves.loss, buckets) for drawn in runs]
-    counted = 0
+    bad_steps = 0
     for drawn in runs:
         bad = drawn.run.curves.nonfinite
-        counted += drawn.run.curves.nonfinite_count
+        bad_steps += drawn.run.curves.nonfinite_count
         if bad:
             text = ["the loss is NaN or infinite"] * len(bad)
             traces.append(marks(drawn, "non-finite loss", bad, _before(drawn, bad), text, "nonfinite"))
-    note = f"{counted:,} steps with a NaN or infinite loss are marked ×; the line has gaps there" if counted else ""
+    note = (
+        f"{counted(bad_steps, 'step')} with a NaN or infinite loss: marked ×; the line has gaps there"
+        if bad_steps
+        else ""
+    )
     return Figure("loss", "curves", "Training loss", tuple(traces), _layout("loss"), note, log=True)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from mpt.report.figure import Drawn, Figure, line, marks
 from mpt.report.section import clean
+from mpt.units import counted
 
 
 def figure(runs: Sequence[Drawn], buckets: int) -> Figure | None:
@@ -15,16 +16,16 @@ def figure(runs: Sequence[Drawn], buckets: int) -> Figure | None:
     if not scaled:
         return None
     traces = [line(drawn, drawn.run.curves.scale, buckets, line={"shape": "hv"}) for drawn in scaled]
-    counted = drawn_skips = 0
+    skipped = drawn_skips = 0
     for drawn in scaled:
         skips = drawn.run.curves.skips
-        counted, drawn_skips = counted + drawn.run.curves.skip_count, drawn_skips + len(skips)
+        skipped, drawn_skips = skipped + drawn.run.curves.skip_count, drawn_skips + len(skips)
         if skips:
             text = [f"skipped: {clean(skip.cause)}" for skip in skips]
             where = [skip.step for skip in skips], [skip.scale for skip in skips]
             traces.append(marks(drawn, "skipped", *where, text, "skip"))
-    note = f"{counted:,} skipped steps are marked ▾ with their cause" if counted else "no step was skipped"
-    if drawn_skips < counted:
+    note = f"{counted(skipped, 'skipped step')}, marked ▾ with the cause" if skipped else "no step was skipped"
+    if drawn_skips < skipped:
         note += f" ({drawn_skips:,} of them drawn)"
     layout = {
         "xaxis": {"title": {"text": "step"}},

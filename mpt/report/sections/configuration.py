@@ -6,7 +6,7 @@ from typing import Any
 
 from mpt.record.reader import RunData
 from mpt.report.section import Section, clean, get, mapping, number
-from mpt.units import bytes_text
+from mpt.units import bytes_text, counted
 
 _GROUPS = ("model", "data", "task", "precision", "scaling", "optimizer", "schedule")
 
@@ -52,7 +52,7 @@ def _device(run: RunData) -> str:
     told = f"{clean(device.get('type', 'unknown'))}: {clean(device.get('name', 'unknown'))}"
     memory, threads = number(device, "memory_bytes"), number(run.env, "cpu", "threads")
     told += f", {bytes_text(memory)}" if memory else ""
-    return told + (f", {threads:.0f} CPU threads" if threads else "")
+    return told + (f", {counted(threads, 'CPU thread')}" if threads else "")
 
 
 def _versions(run: RunData) -> str:

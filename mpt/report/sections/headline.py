@@ -9,7 +9,7 @@ from mpt.record.reader import RUNNING, UNFINISHED, RunData
 from mpt.report.section import Section, Tone, clean, get, number, shown
 from mpt.report.sections.events import injected, on_purpose
 from mpt.report.sparkline import sparkline
-from mpt.units import counted, number_text, seconds_text
+from mpt.units import counted, epochs_text, number_text, seconds_text
 
 _TONES: dict[str, Tone] = {"done": "good", "failed": "bad", "diverged": "bad", "interrupted": "careful"}
 _ADVICE = {
@@ -59,9 +59,7 @@ def _steps(run: RunData) -> str:
     taken, skipped = len(run.steps), run.steps.applied.count(False)
     of = f" of {planned:,.0f} planned" if planned and planned != taken else ""
     epochs = number(run.summary, "epochs")
-    return f"{taken:,}{of}, {skipped:,} skipped" + (
-        f", {epochs:.4g} epoch{'' if epochs == 1 else 's'}" if epochs is not None else ""
-    )
+    return f"{taken:,}{of}, {skipped:,} skipped" + (f", {epochs_text(epochs)}" if epochs is not None else "")
 
 
 def _quality(run: RunData) -> list[tuple[str, str]]:

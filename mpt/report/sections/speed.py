@@ -8,7 +8,7 @@ from typing import Any
 from mpt.record.reader import RunData
 from mpt.report.section import Section, Table, Tone, clean, get, mapping, number, shown
 from mpt.report.sections.precision import is_emulated
-from mpt.units import number_text, seconds_text
+from mpt.units import counted, number_text, seconds_text
 
 DATA_BOUND = 0.2
 """Share of step time spent waiting for data above which faster arithmetic can't help much."""
@@ -34,7 +34,7 @@ def from_steps(run: RunData) -> dict[str, Any]:
     times = run.steps.time_s[_WARMUP_STEPS:]
     total = math.fsum(t for t in times if math.isfinite(t))
     if total <= 0:
-        why = f"{len(run.steps)} steps, fewer than the {_WARMUP_STEPS} warm-up steps + 1"
+        why = f"{counted(len(run.steps), 'step')}, fewer than the {_WARMUP_STEPS} warm-up steps + 1"
         return {"n": 0, "samples_per_s": None, "samples_per_s_reason": why}
     ordered = sorted(t for t in times if math.isfinite(t))
     return {
@@ -51,7 +51,7 @@ def _facts(speed: dict[str, Any]) -> list[tuple[str, str]]:
     if number(speed, "samples_per_s") is None:
         return [("throughput", shown(speed, ("samples_per_s",)))]
     facts = [
-        ("throughput", f"{shown(speed, ('samples_per_s',))} samples/s over {n:,.0f} steps after the warm-up"),
+        ("throughput", f"{shown(speed, ('samples_per_s',))} samples/s over {counted(n, 'step')} after the warm-up"),
         (
             "step",
             f"median {shown(speed, ('step_p50_ms',), 'ms')}, 95th percentile {shown(speed, ('step_p95_ms',), 'ms')}",
@@ -97,5 +97,5 @@ def _notes(run: RunData, speed: dict[str, Any]) -> list[tuple[Tone, str]]:
         what = f"data-bound: {share:.0%} of the step was spent waiting for samples"
         notes.append(("careful", f"{what}; another precision can't help much, more data.workers or faster storage may"))
     if not mapping(run.summary, "speed") and len(run.steps):
-        notes.append(("", f"computed from steps.jsonl: there is no summary ({number_text(len(run.steps))} steps)"))
+        notes.append(("", f"computed from steps.jsonl: there is no summary ({counted(len(run.steps), 'step')})"))
     return notes

@@ -39,7 +39,10 @@ def figure(made: Comparison) -> Figure | None:
         "hovermode": "closest",
     }
     left_out = [clean(p.label) for p in made.points if p.label not in {q.label for _, q in shown}]
-    note = "size: peak memory; grey: another is better in all three by its means"
+    note = (
+        "size: peak memory; grey: another is as good or better in all three by its means (what is recommended is "
+        "never greyed)"
+    )
     if left_out:
         note += f". Not placed: {', '.join(left_out)} (emulated, or not measured)"
     return Figure("pareto", "verdict", "Quality, time and memory", tuple(traces), layout, note)

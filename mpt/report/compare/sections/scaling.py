@@ -11,7 +11,8 @@ import numpy as np
 from mpt.report.compare.brief import Brief
 from mpt.report.compare.comparison import Comparison
 from mpt.report.section import Section, Table, clean, get, number
-from mpt.units import number_text
+from mpt.report.sections.scaling import noun
+from mpt.units import counted, number_text
 
 
 def section(made: Comparison) -> Section | None:
@@ -40,7 +41,7 @@ def _cells(runs: Sequence[Brief]) -> tuple[str, ...]:
     return (
         ", ".join(sorted(names)),
         f"{skipped:,} ({skipped / steps:.2%})" if skipped else "0",
-        ", ".join(f"{count:,} {cause}" for cause, count in causes.most_common()) or "-",
+        ", ".join(counted(count, *noun(cause)) for cause, count in causes.most_common()) or "-",
         f"{number_text(least)} to {number_text(largest)}",
         number_text(last),
         f"{sum(run.curves.nonfinite_count for run in runs):,}",

@@ -16,7 +16,7 @@ from mpt.report.section import Section, Table, Tone, clean, get, mapping, number
 from mpt.report.sections.memory import PARTS
 from mpt.report.sections.speed import DATA_BOUND
 from mpt.stats.ratio import Ratio
-from mpt.units import bytes_text, number_text, seconds_text
+from mpt.units import bytes_text, counted, number_text, seconds_text
 
 _SHORT_MS = 20.0
 """Steps below this are small nets', whose kernels' start costs more than their arithmetic."""
@@ -55,7 +55,7 @@ def _speed(made: Comparison) -> Table:
     told = any(_predicted_ms(config) is not None for config in made.configs)
     columns += ["predicted step"] * told
     energy = any(energy_j(run) is not None for run in made.runs)
-    columns += ["energy"] * energy + ["cost"] * (made.options.price_per_h is not None)
+    columns += ["energy"] * energy + _cost_title(made)
     rows = []
     for config, reached in zip(made.configs, made.reached, strict=True):
         row = [*_speed_cells(config, speeds.get(config.label), reached)]
@@ -69,6 +69,12 @@ def _speed(made: Comparison) -> Table:
 
 def _predicted_ms(config: Config) -> float | None:
     return mean(config, lambda run: number(run.data.summary, "speed", "predicted_step_ms"))
+
+
+def _cost_title(made: Comparison) -> list[str]:
+    """Costs are in the price's own currency, whichever it is."""
+    price = made.options.price_per_h
+    return [] if price is None else [f"cost of a run, at {number_text(price)} an hour"]
 
 
 def _speed_cells(config: Config, ratio: Ratio | None, reached: Reached) -> list[str]:
@@ -97,7 +103,7 @@ def _range(values: list[float]) -> str:
 def _reached(reached: Reached) -> str:
     if reached.steps is None or reached.seconds is None:
         return "never"
-    return f"{reached.steps:,.0f} steps, {seconds_text(reached.seconds)}"
+    return f"{counted(reached.steps, 'step')}, {seconds_text(reached.seconds)}"
 
 
 def _memory(made: Comparison) -> Table:

@@ -10,7 +10,7 @@ from mpt.report.compare.configs import Config
 from mpt.report.compare.judge import REFUSED, Judged, Metric, margin_of, noise_floor, seeds_text
 from mpt.report.section import Section, Table, Tone, clean
 from mpt.stats.equivalence import BETTER, EQUIVALENT, INCONCLUSIVE, WORSE
-from mpt.units import number_text
+from mpt.units import counted, number_text
 
 _TONES: dict[str, Tone] = {EQUIVALENT: "good", BETTER: "good", WORSE: "bad", INCONCLUSIVE: "careful", REFUSED: "bad"}
 
@@ -59,7 +59,11 @@ def _margins(made: Comparison) -> str:
 def _noise(base: Config, metric: Metric) -> str:
     floor = noise_floor(base, metric)
     seeds, repeats = floor["sd_over_seeds"], floor["sd_of_repeats"]
-    over = f"{number_text(seeds)} over {floor['seeds']} seeds" if seeds is not None else "unknown from one seed"
+    over = (
+        f"{number_text(seeds)} over {counted(floor['seeds'] or 0, 'seed')}"
+        if seeds is not None
+        else "unknown from one seed"
+    )
     same = f"{number_text(repeats)} between repeats of one seed" if repeats is not None else "no seed was run twice"
     return f"{clean(base.label)}: standard deviation {over}; {same}"
 
@@ -86,14 +90,22 @@ def _row(made: Comparison, config: Config, judged: Judged | None) -> tuple[str, 
         difference = f"{interval.mean:+.3g}"
         difference += f" ({interval.low:+.3g} to {interval.high:+.3g})" if interval.known else ""
     word = seeds_text(judged) if judged else "baseline"
-    if config.label in made.choice.dominated:
-        word += f"; behind {clean(made.choice.dominated[config.label])} by means of quality, time and memory"
-    if config.label == made.choice.recommended:
-        word += "; recommended"
+    word += _standing(made, config.label)
     return (
         clean(config.label), word, f"{len(config.done)}/{len(config.runs)}", _spread(config, metric),
         _spread(config, best), difference,
     )  # fmt: skip
+
+
+def _standing(made: Comparison, label: str) -> str:
+    """Whether it is recommended, and which other has the better means: that is said as unproven where it is."""
+    ahead, recommended = made.choice.dominated.get(label), label == made.choice.recommended
+    if ahead is None:
+        return "; recommended" if recommended else ""
+    if not recommended:
+        return f"; behind {clean(ahead)} by means of quality, time and memory"
+    judged = next((seeds_text(j) for j in made.judged if j.pairing.candidate.label == ahead), "not judged")
+    return f"; recommended: {clean(ahead)} is ahead by its means, but not shown to be the better choice ({judged})"
 
 
 def _spread(config: Config, metric: Metric) -> str:
