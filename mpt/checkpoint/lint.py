@@ -16,10 +16,14 @@ from mpt.formats.table import NumberFormat
 
 @dataclass(frozen=True)
 class Target:
-    """A format that a policy gives weights: as they are stored or multiplied, or as an operand with its scale."""
+    """A format that a policy gives weights: as they are stored or multiplied, or as an operand with its scale.
+
+    `only` names the tensors that get it; None: all.
+    """
 
     role: str
     spec: NumberFormat | Operand
+    only: frozenset[str] | None = None
 
     @property
     def label(self) -> str:
@@ -55,6 +59,8 @@ def lint(weights: Mapping[str, Tensor], targets: list[Target]) -> Iterator[Findi
             continue
         for target in targets:
             if isinstance(target.spec, Operand) and tensor.dim() < 2:
+                continue
+            if target.only is not None and name not in target.only:
                 continue
             yield _of(name, tensor.detach().float(), target)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpt.commands import _flags
+from mpt.commands._lowered import in_layers
 from mpt.errors import ConfigError, Problem
 from mpt.registry import did_you_mean
 from mpt.units import counted
@@ -23,7 +24,8 @@ mpt checkpoint lint   RUN_DIR|CHECKPOINT --precision NAME[,NAME] [--averaged] [-
 mpt checkpoint export RUN_DIR|CHECKPOINT OUT.safetensors [--averaged]
 
 A run folder stands for its newest valid checkpoint. lint takes policies (fp16, mxfp8) and formats (float16, e4m3), and
-names the tensors in which numbers would overflow or become zero. export writes weights and buffers, masters in place of
+names the tensors in which numbers would overflow or become zero; low-bit operands are those of the layers that the
+policy takes in the run's own model. export writes weights and buffers, masters in place of
 half weights. --averaged takes the average (trainer.ema_decay). No code from a file is run."""
 WORDS = {"show": 1, "lint": 1, "export": 2}
 
@@ -91,6 +93,9 @@ def lint(known: argparse.Namespace, words: list[str]) -> None:
         raise ConfigError(Problem("--precision", "is not given", "e.g. --precision fp16,mxfp8"))
     asked = {name: targets(name) for name in known.precision.split(",")}
     where, state = _loaded(words[0])
+    asked = {
+        name: [in_layers(target, name, Path(words[0]), where) for target in wanted] for name, wanted in asked.items()
+    }
     weights = weights_of(state, averaged=known.averaged, where=str(where))
     found = {name: list(findings(weights, wanted)) for name, wanted in asked.items()}
     if known.json:

@@ -131,7 +131,7 @@ def _sections(
     from mpt.predict import sections
 
     if len(made) > 1:
-        yield sections.side_by_side(made, speed)
+        yield sections.side_by_side(made, speed, price)
         return
     one = made[0]
     yield sections.plan_section(one)

@@ -55,7 +55,7 @@ class TaskConfig:
     name: str
     """`auto` takes the task that fits the data."""
     loss_weight: float
-    """Multiplies the loss; finite, not 0."""
+    """Multiplies the loss that gradients are of; finite, not 0. What is logged is the loss before it."""
     options: dict[str, Any] = field(default_factory=dict)
 
 

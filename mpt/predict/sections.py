@@ -61,13 +61,19 @@ def time_section(made: Prediction, speed: Speed, price_per_h: float | None) -> S
     return Section("time", "Predicted time", tuple(facts), notes=tuple(_time_notes(made, step_s)))
 
 
-def side_by_side(made: Sequence[Prediction], speed: Speed) -> Section:
-    """Several precisions in one table."""
+def side_by_side(made: Sequence[Prediction], speed: Speed, price_per_h: float | None) -> Section:
+    """Several precisions in one table; what each run costs where an hour has a price."""
+    columns: tuple[str, ...]
     columns = ("precision", "how", "peak", "against fp32", "largest batch", "step", "samples/s", "× fp32", "× tf32")
+    columns += () if price_per_h is None else ("run", "cost")
     base = next((p.memory.peak_bytes for p in made if p.plan.precision == "fp32" and not _none(p.memory)), None)  # type: ignore[union-attr]
-    rows = tuple(_row(p, base, speed) for p in made)
+    rows = tuple((*_row(p, base, speed), *_price(p, price_per_h)) for p in made)
     notes: list[tuple[Tone, str]] = [("", f"{p.plan.precision}: {note}") for p in made for note in _why_not(p)]
     notes += [("careful", note) for p in made for note in _costs(p, base)]
+    notes += [("", note) for p in made for note in _emulated(p)]
+    notes += (
+        [] if price_per_h is None else [("", f"cost: of the whole run without evaluations, at {price_per_h:g} an hour")]
+    )
     table = Table(columns, rows, right=tuple(range(2, len(columns))))
     plan = made[0].plan
     return Section("precisions", f"{plan.model} on {plan.device.name}", tables=(table,), notes=tuple(notes))
@@ -92,6 +98,24 @@ def _row(p: Prediction, base: int | None, speed: Speed) -> tuple[str, ...]:
         "n/a" if isinstance(step_s, Unmeasured) else number_text(samples / step_s, 3),
         *("n/a" if _none(speed[k]) or _none(p.time) else _ratio(speed[k], p.time.total_s) for k in ("fp32", "tf32")),  # type: ignore[union-attr]
     )
+
+
+def _price(p: Prediction, price_per_h: float | None) -> tuple[str, ...]:
+    """Time of the whole run and what it costs."""
+    if price_per_h is None:
+        return ()
+    if isinstance(p.step_s, Unmeasured):
+        return ("n/a", "n/a")
+    run_s = p.step_s * p.plan.length.steps
+    return seconds_text(run_s), f"{price_per_h * run_s / 3600:.3g}"
+
+
+def _emulated(p: Prediction) -> list[str]:
+    """Why low-bit operands or a half format are no products of the device, and what would make them so."""
+    m = p.plan.mechanism
+    if m.backend != "emulated":
+        return []
+    return [f"{p.plan.precision} is emulated: {m.low_reason if m.low and not m.emulated else m.reason}"]
 
 
 def _why_not(p: Prediction) -> list[str]:

@@ -109,12 +109,12 @@ class Totals:
 class History:
     """Holds the outcomes of steps until they are drained, and the totals of what was drained.
 
-    `rate_at(update)` is the learning rate that the attempt after `update` applied changes uses; the recorded
-    loss is `loss_weight` times the mean.
+    `rate_at(update)` is the learning rate that the attempt after `update` applied changes uses. The recorded loss
+    is the mean before task.loss_weight, as in evaluations.
     """
 
-    def __init__(self, rate_at: Callable[[int], float], loss_weight: float = 1.0) -> None:
-        self._rate_at, self._loss_weight = rate_at, loss_weight
+    def __init__(self, rate_at: Callable[[int], float]) -> None:
+        self._rate_at = rate_at
         self._pending: list[Outcome] = []
         self.totals = Totals()
         self.add = self._pending.append
@@ -152,7 +152,7 @@ class History:
             step=self.totals.step + 1,
             update=before + applied,
             applied=applied,
-            loss=self._loss_weight * (loss_sum / outcome.count),
+            loss=loss_sum / outcome.count,
             lr=self._rate_at(before),
             grad_norm=norm,
             scale=scale,

@@ -19,7 +19,7 @@ SHOWN = 3
 def last_lines(course: Course, ending: Ending, run_dir: Path, argv: list[str]) -> Iterator[str]:
     """For the terminal; the record has it all."""
     yield f"{ending.status}: {ending.reason}"
-    yield ", ".join(_reached(course))
+    yield ", ".join(_reached(course, ending))
     yield from vanished(course.progress)
     data, skipped = course.run.data, course.run.data.skipped
     if skipped:
@@ -31,14 +31,15 @@ def last_lines(course: Course, ending: Ending, run_dir: Path, argv: list[str]) -
     yield f"next: {next_command(ending, run_dir, argv)}"
 
 
-def _reached(course: Course) -> Iterator[str]:
+def _reached(course: Course, ending: Ending) -> Iterator[str]:
     progress, task = course.progress, course.run.task
     if progress.best:
         value = number_text(progress.best[task.headline])
         yield f"best {task.headline} {value} at step {progress.best['step']:,.0f}"
     skipped = course.history.totals.skipped
     if skipped:
-        yield f"{skipped:,} of {course.history.totals.step:,} steps skipped"
+        up_to = " up to the log point that showed it" if ending.exit_code == ExitCode.DIVERGED else ""
+        yield f"{skipped:,} of {course.history.totals.step:,} steps skipped{up_to}"
     yield f"{seconds_text(course.clock.total_s())} in all"
 
 

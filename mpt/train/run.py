@@ -117,7 +117,7 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
         raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
     faults = injector(run)  # before the model is compiled
     engine = make_engine(run)
-    history = History(engine.pace, cfg.task.loss_weight)
+    history = History(engine.pace)
     course = Course(run, engine, history, clock, EnergyMeter(run.plan.device), Progress())
     engine.injector = faults
     if state is not None:

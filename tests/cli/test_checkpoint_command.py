@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from mpt.build import make_plan
 from mpt.checkpoint import CheckpointStore, load
 from mpt.checkpoint import marker as marker_module
 from mpt.checkpoint.lint import Target, lint
 from mpt.checkpoint.weights import weights_of
 from mpt.cli import main
+from mpt.config.compose import compose
 from mpt.formats.operand import parse
 from mpt.formats.table import format_of
 from tests.e2e._run import TINY, Done
@@ -62,6 +64,26 @@ def test_lint_names_tensors_and_shares(averaged: Done, tmp_path: Path, capsys: p
     assert any("mx" in f["target"] and f["underflow"] > 0 for f in found["mxfp4"])
     assert main(["checkpoint", "lint", str(folder), "--precision", "fp16"]) == 0
     assert "overflow (largest 1e+06)" in capsys.readouterr().out
+
+
+def test_lint_looks_at_operands_of_the_layers_that_the_policy_takes_in_the_runs_own_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Done(tmp_path / "r", *TINY, "model.width=64", "trainer.max_steps=2")
+    plan = make_plan(compose(["device=cpu", *TINY, "model.width=64", "precision=mxfp8"]))
+    low = {f"{row.name}.weight" for row in plan.rows if row.compute not in ("bfloat16", "follows", "float32")}
+    assert 0 < len(low) < sum(row.kind == "gemm" for row in plan.rows)
+    name = "mxfp8,mxfp4"
+    assert main(["checkpoint", "lint", str(run.folder), "--precision", name, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["bad"]["mxfp4"]
+    found = {row["tensor"] for row in rows if "operand" in row["target"]}
+    assert found
+    assert found <= low
+    assert main(["checkpoint", "lint", str(run.folder), "--precision", name]) == 0
+    assert f"(as an operand in {len(low)} of " in capsys.readouterr().out
+    (run.folder / "config.yaml").unlink()
+    assert main(["checkpoint", "lint", str(run.folder), "--precision", name]) == 0
+    assert "(as an operand, if all layers took part)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flags", [(), ("--averaged",)])

@@ -104,6 +104,14 @@ def test_a12_small_gradients_vanish_without_scaling_and_the_share_is_told(tmp_pa
     assert share["static"] < share["none"]
 
 
+def test_the_logged_loss_is_before_the_weight_as_the_evaluations_is(tmp_path: Path) -> None:
+    words = (*TINY, "trainer.max_steps=1", "model.dropout=0")
+    plain = Done(tmp_path / "a", *words).steps[0]
+    weighted = Done(tmp_path / "b", *words, "task.loss_weight=0.25").steps[0]
+    assert weighted["loss"] == plain["loss"]
+    assert weighted["grad_norm"] == pytest.approx(plain["grad_norm"] / 4)
+
+
 def test_a16_the_loss_of_the_first_step_is_the_same_for_any_scale_and_window(tmp_path: Path) -> None:
     words = (*TINY, "trainer.max_steps=1", "model.dropout=0")
     plain = Done(tmp_path / "a", "precision=fp32", *words).steps[0]["loss"]
