@@ -228,3 +228,24 @@ def test_a_page_can_be_printed(opened: Any, tmp_path: Path) -> None:
     path.write_text(html_of(read_run(write_run(tmp_path / "run", "fp16", skips=(3,)))), encoding="utf-8")
     page = opened(path, 1440, color_scheme="dark")
     assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_a_page_that_is_widened_draws_its_plots_anew_and_cuts_none(opened: Any, tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    path.write_text(comparison(tmp_path / "runs"), encoding="utf-8")
+    page = opened(path, 390)
+    inside = """[...document.querySelectorAll('.plot')].every(p => {
+        const box = p.getBoundingClientRect(), drawn = p.querySelector('.main-svg').getBoundingClientRect();
+        return Math.abs(drawn.width - box.width) < 2 && drawn.bottom <= box.bottom + 1; })"""
+    for width in (390, 1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        until(page, inside)
+
+
+def test_a_table_that_goes_on_shows_a_shadow_and_switches_say_what_they_do(opened: Any, tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    path.write_text(comparison(tmp_path / "runs"), encoding="utf-8")
+    page = opened(path, 390)
+    assert "gradient" in page.evaluate("getComputedStyle(document.querySelector('.scroll')).backgroundImage")
+    named = "[...document.querySelectorAll('header button')].every(b => b.title && b.getAttribute('aria-label'))"
+    assert page.evaluate(named)

@@ -51,7 +51,7 @@
     const lines = figure.traces.filter((t) => (t.meta || {}).run !== undefined && !hidden.has(t.meta.run)).length;
     const narrow = width < 500;
     return {
-      height: narrow ? (own.showlegend ? 460 : 260) : 320, hovermode: lines <= 6 ? "x unified" : "closest", showlegend: false, ...own,
+      width, height: narrow ? (own.showlegend ? 460 : 260) : 320, hovermode: lines <= 6 ? "x unified" : "closest", showlegend: false, ...own,
       xaxis: axis(own.xaxis), yaxis: y,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: css("--ink"), size: 12, family: "system-ui, sans-serif" },
@@ -71,12 +71,21 @@
     if (!box) return false;
     const width = box.clientWidth;
     Plotly.react(box, figure.traces.map(styled), layoutOf(figure, width), {
-      responsive: true, displaylogo: false, displayModeBar: coarse ? true : "hover",
+      responsive: false, displaylogo: false, displayModeBar: coarse ? true : "hover",
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"], doubleClick: "reset",
     });
     return true;
   }
   const drawAll = () => figures.every(draw);
+
+  // Plotly's own resizing takes the height from the box, which has none: each figure is laid out anew for its width.
+  const resized = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const figure = figures.find((f) => "figure-" + f.key === target.parentElement.id);
+      if (figure && target.layout && target.layout.width !== target.clientWidth) draw(figure);
+    }
+  });
+  for (const box of document.querySelectorAll(".plot")) resized.observe(box);
 
   function theme(name) {
     root.dataset.theme = name;
@@ -112,7 +121,6 @@
   });
   addEventListener("afterprint", () => {
     theme(before || "light");
-    for (const box of document.querySelectorAll(".plot")) Plotly.relayout(box, { width: null, autosize: true });
   });
 
   async function news(period) {
