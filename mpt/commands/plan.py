@@ -47,14 +47,14 @@ def run(args: list[str]) -> int:
         refuse_hydra_words(one)
     made = [_predicted(_composed(one, known.config_dir)) for one in several]
     speed = _speed(words, known.config_dir, made)
+    sections = list(_sections(made, speed, words, known.config_dir, price)) if known.html or not known.json else []
+    if known.html:
+        _write(sections, Path(known.html))
     if known.json:
         from mpt.commands._console import print_json
 
         print_json(_document(made, speed, price))
         return 0
-    sections = list(_sections(made, speed, words, known.config_dir, price))
-    if known.html:
-        _write(sections, Path(known.html))
     from mpt.commands._console import console
     from mpt.report.text import render
 

@@ -9,7 +9,7 @@ from mpt.errors import ConfigError, Problem
 
 SUMMARY = "runs over comma lists, each in a fresh process, then the comparison"
 ORDER = 2
-USAGE = """mpt sweep [group=a,b] [key=x,y] [key=range(0,5)] … [flags]
+USAGE = """mpt sweep [group=a,b] [key=x,y] ['key=range(0,5)'] … [flags]
 
 Runs every combination (Hydra's grammar), each in a fresh process with its own folder and log under
 outputs/sweeps/ (hydra.sweep.dir=… names one), then compares what finished: see `mpt compare --help`.

@@ -196,12 +196,13 @@ def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
 ) -> None:
     monkeypatch.setattr("mpt.plan.facts._torchao", lambda: None)
     words = ("model=mlp", "data.limit=256", "device=h100", "precision=fp32,fp8", "--price", "3600")
-    shown = output(capsys, *words, "--html", str(tmp_path / "plan.html"))
+    shown = output(capsys, *words)
     assert "fp8 is emulated: " in shown
     assert "pip install 'torchao==0.18.*'" in shown
     assert "at 3600 an hour" in shown
-    assert "cost</th>" in (tmp_path / "plan.html").read_text()
-    fp32, fp8 = (plan["predicted"] for plan in predicted(capsys, *words)["plans"])
+    page = tmp_path / "plan.html"
+    fp32, fp8 = (plan["predicted"] for plan in predicted(capsys, *words, "--html", str(page))["plans"])
+    assert "cost</th>" in page.read_text()
     assert fp32["cost"] == pytest.approx(fp32["run_s"])
     assert f"{fp32['cost']:.3g}" in shown
     assert fp8["step_s"] is None
