@@ -14,6 +14,7 @@ from mpt.build import Run
 from mpt.config.schema import Injection
 from mpt.errors import ConfigError, Problem
 from mpt.registry import closest
+from mpt.units import counted
 
 FACTORS = {"spike": 2.0**10, "underflow": 2.0**-40}
 """What a tensor is multiplied by: 2^10 stands out in any run; 2^-40 takes float16 under its least number, 2^-24, from
@@ -138,7 +139,7 @@ def _problems(run: Run, faults: list[Injection]) -> Iterator[Problem]:
             hint = f"did you mean {near}?" if near else f"there are {_first(names)}"
             yield Problem(f"debug.inject[{i}].module", f"got `{fault.module}`, which the model has not", hint)
         if fault.step > run.plan.length.steps:
-            what = f"got {fault.step}, and the run has {run.plan.length.steps} steps"
+            what = f"got {fault.step}, and the run has {counted(run.plan.length.steps, 'step')}"
             yield Problem(f"debug.inject[{i}].step", what, "give an earlier one, or raise trainer.max_steps")
 
 

@@ -23,7 +23,7 @@ from mpt.telemetry.energy import EnergyMeter
 from mpt.telemetry.history import History, Totals
 from mpt.train.engine import Engine
 from mpt.train.progress import Progress
-from mpt.units import epochs_text
+from mpt.units import counted, epochs_text
 
 
 @dataclass
@@ -77,7 +77,7 @@ def restore(course: Course, state: dict[str, Any], where: str, *, allow_changes:
     _restore_counts(course, state, where)
     totals = course.history.totals
     if totals.step > run.plan.length.steps:
-        what = f"this run has {run.plan.length.steps} steps, the checkpoint is after step {totals.step}"
+        what = f"this run has {counted(run.plan.length.steps, 'step')}, the checkpoint is after step {totals.step}"
         raise CheckpointError(Problem(_length_key(run.cfg), what, "give at least that many steps"))
     course.progress.resumed_at.append(totals.step)
     engine.pace.factor, engine.pace.until = run.cfg.guard.rollback_lr, course.progress.slow_until
