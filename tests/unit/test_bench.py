@@ -112,7 +112,7 @@ def test_bench_compares_precisions_with_each_other_and_with_the_experts_loop(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("precision=fp32,bf16,fp16", "--against", "expert", "--budget-s", "0", "--json")
+    words = ("precision=fp32,bf16,fp16", "--against", "expert", "--budget-s", "0.01", "--json")
     assert main(["bench", *TINY, *words]) == 0
     found = json.loads(capsys.readouterr().out)
     fp32, bf16, fp16 = found["results"]
@@ -131,10 +131,10 @@ def test_auto_finds_a_batch_and_keeps_that_of_an_update(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mpt.bench.cell.Cell.largest_batch", lambda cell: (5, "by hand"))
-    assert main(["bench", *TINY, "data.batch_size=auto", "--budget-s", "0"]) == 2  # said twice
+    assert main(["bench", *TINY, "data.batch_size=auto", "--budget-s", "0.01"]) == 2  # said twice
     words = [word for word in TINY if not word.startswith("data.batch_size")]
     capsys.readouterr()
-    assert main(["bench", *words, "data.batch_size=auto", "--budget-s", "0"]) == 0
+    assert main(["bench", *words, "data.batch_size=auto", "--budget-s", "0.01"]) == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "micro-batches up to 5 fit (by hand); measured with 4 × 16" in shown
 
