@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from mpt.formats.stored import Storage
+from mpt.optim import _kernels
 from mpt.optim._base import Optimizer, default_eps
-from mpt.optim._fused import FusedAdam
-from mpt.optim._grouped import by_dtype
-from mpt.optim._kernels import AdamKernel
+from mpt.optim._fused import of_kernel
 from mpt.optim._torch import TorchOptimizer
-from mpt.optim._windows import Windowed
 
 FUSED_ON = ("cpu", "cuda")
 
@@ -32,14 +30,9 @@ def build_adam(
 ) -> Optimizer:
     """Adam or AdamW; `eps` None takes the moment format's own; with a `storage` it runs window by window."""
     eps = default_eps(moment) if eps is None else eps
-    if storage is not None:
-        kernel = AdamKernel(betas=betas, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
-        return Windowed(params, kernel, moment, storage)
     if fused:
-        return by_dtype(
-            params,
-            lambda group: FusedAdam(group, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=decoupled),
-        )
+        kernel = _kernels.adam(betas=betas, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
+        return of_kernel(params, kernel, moment, storage)
     make = torch.optim.AdamW if decoupled else torch.optim.Adam
     both = (betas[0], betas[1])
     return TorchOptimizer(params, make(params, lr=lr, betas=both, eps=eps, weight_decay=weight_decay, foreach=True))

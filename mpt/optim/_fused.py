@@ -1,109 +1,69 @@
-"""One kernel for all parameters, with unscaling, clipping and the decision to skip inside it.
-
-The kernels are torch's own (`torch.optim` with fused=True calls the same). They are called without the
-optimizer class: its `step` reads hooks and regroups parameters on every call, and imports the compiler
-on first use (1.4 s of start-up). State is allocated once, so a first step that is skipped leaves zeros,
-where torch's SGD leaves uninitialised momentum.
-"""
+"""One kernel for all parameters, whose moments are stored in their format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpt.optim._base import copy_lists, pairs
+from mpt.formats.stored import Storage
+from mpt.optim._base import Optimizer, copy_lists, pairs
+from mpt.optim._grouped import by_dtype
+from mpt.optim._kernels import Kernel, Operands
+from mpt.optim._windows import Windowed
 
 
-class FusedAdam:
-    """Adam (or AdamW, with decay apart from the gradient) in one kernel."""
+def of_kernel(params: list[Tensor], kernel: Kernel, moment: str, storage: Storage | None) -> Optimizer:
+    """The kernel over all parameters of each dtype at once; with a `storage` window by window."""
+    if storage is not None:
+        return Windowed(params, kernel, moment, storage)
+    return by_dtype(params, lambda group: Fused(group, kernel))
+
+
+class Fused:
+    """An optimizer of one kernel, called once for all parameters.
+
+    Moments are zeros from the start: a first step that is skipped leaves zeros, where torch's SGD leaves uninitialised
+    momentum, and a first step is like every other (0 · momentum + gradient).
+    """
 
     reads_device = False
     by_closure = False
 
-    def __init__(
-        self, params: list[Tensor], *, betas: Sequence[float], eps: float, weight_decay: float, decoupled: bool
-    ) -> None:
+    def __init__(self, params: list[Tensor], kernel: Kernel) -> None:
         self.params = params
-        self._op: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
-        self._first = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
-        self._second = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
+        self._kernel = kernel
+        self._moments = [
+            [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params] for _ in kernel.moments
+        ]
         self._count = torch.zeros((), dtype=torch.float32, device=params[0].device)
-        self._counts = [self._count] * len(params)
-        self._fixed = {
-            "beta1": betas[0],
-            "beta2": betas[1],
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": False,
-            "maximize": False,
-        }
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
-        params, first, second, counts = self.params, self._first, self._second, self._counts
+        params, moments = self.params, self._moments
         if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
             params, grads = [params[i] for i in have], [grads[i] for i in have]
-            first, second, counts = [first[i] for i in have], [second[i] for i in have], counts[: len(have)]
-        self._count.add_(1)
-        self._op(params, grads, first, second, [], counts, lr=lr, grad_scale=divisor, found_inf=found, **self._fixed)
-        self._count.sub_(found)
+            moments = [[of[i] for i in have] for of in moments]
+        if self._kernel.counts:
+            self._count.add_(1)
+        self._kernel.update(Operands(params, grads, moments, self._count), lr, divisor, found)  # type: ignore[arg-type]
+        if self._kernel.counts:
+            self._count.sub_(found)
 
     def reset(self) -> None:
-        torch._foreach_zero_(self.state_tensors())
+        for tensor in self.state_tensors():
+            tensor.zero_()
 
     def state_tensors(self) -> list[Tensor]:
-        return [*self._first, *self._second, self._count]
+        return [*(t for of in self._moments for t in of), *([self._count] if self._kernel.counts else [])]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"exp_avg": self._first, "exp_avg_sq": self._second, "count": self._count}
+        kept: dict[str, Any] = dict(zip(self._kernel.moments, self._moments, strict=True))
+        return {**kept, "count": self._count} if self._kernel.counts else kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        copy_lists(self._first, state["exp_avg"])
-        copy_lists(self._second, state["exp_avg_sq"])
-        copy_lists([self._count], [state["count"]])
-
-
-class FusedSGD:
-    """Gradient descent, with momentum where asked, in one kernel."""
-
-    reads_device = False
-    by_closure = False
-
-    def __init__(self, params: list[Tensor], *, momentum: float, nesterov: bool, weight_decay: float) -> None:
-        self.params = params
-        # zero momentum buffers make the first step like every other: 0 · momentum + gradient
-        self._momentum = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params] if momentum else []
-        self._fixed = {
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "dampening": 0.0,
-            "nesterov": nesterov,
-            "maximize": False,
-            "is_first_step": False,
-        }
-
-    def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
-        params, momentum = self.params, self._momentum
-        if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
-            have = pairs(params, grads)
-            params, grads = [params[i] for i in have], [grads[i] for i in have]
-            momentum = [momentum[i] for i in have] if momentum else []
-        torch._fused_sgd_(  # type: ignore[call-overload]
-            params, grads, momentum, lr=lr, grad_scale=divisor, found_inf=found, **self._fixed
-        )
-
-    def reset(self) -> None:
-        for buffer in self._momentum:
-            buffer.zero_()
-
-    def state_tensors(self) -> list[Tensor]:
-        return list(self._momentum)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"momentum": self._momentum}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        copy_lists(self._momentum, state["momentum"])
+        for name, own in zip(self._kernel.moments, self._moments, strict=True):
+            copy_lists(own, state[name])
+        if self._kernel.counts:
+            copy_lists([self._count], [state["count"]])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,27 +16,10 @@ from torch import Tensor
 from mpt.formats.stored import Dithered, Plain, Storage, Stored
 from mpt.optim._base import copy_lists
 from mpt.optim._eight_bit import EightBit, fits
+from mpt.optim._kernels import Kernel, Operands
 
 WINDOW = 1 << 22
 """Numbers in one window: 64 MiB of float32 for a weight, its gradient and two moments. A multiple of 8-bit blocks."""
-
-
-class Kernel(Protocol):
-    """A fused update of lists of float32 tensors in place; `moments` tells how many it has, and which are signed."""
-
-    @property
-    def signed(self) -> tuple[bool, ...]: ...
-
-    def __call__(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        moments: list[list[Tensor]],
-        count: Tensor,
-        lr: Tensor,
-        divisor: Tensor | None,
-        found: Tensor,
-    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +43,9 @@ class Windowed:
         self.params = params
         self._kernel = kernel
         self._count = torch.zeros((), device=params[0].device)
-        pieces = [p for i, t in enumerate(params) for p in _pieces(i, t, moment, kernel.signed, storage)]
+        pieces = [
+            p for i, t in enumerate(params) for p in _pieces(i, t, moment, tuple(kernel.moments.values()), storage)
+        ]
         self._windows = list(_windows(pieces))
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
@@ -75,9 +60,9 @@ class Windowed:
         self, pieces: list[Piece], grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor
     ) -> None:
         weights = [p.weight.read() for p in pieces]
-        moments = [[p.moments[i].read() for p in pieces] for i in range(len(self._kernel.signed))]
+        moments = [[p.moments[i].read() for p in pieces] for i in range(len(self._kernel.moments))]
         slopes = [self._slope(p, grads[p.index]) for p in pieces]
-        self._kernel(weights, slopes, moments, self._count, lr, divisor, found)
+        self._kernel.update(Operands(weights, slopes, moments, self._count), lr, divisor, found)
         for i, piece in enumerate(pieces):
             piece.weight.write(weights[i], found)
             for held, new in zip(piece.moments, moments, strict=True):

@@ -6,12 +6,10 @@ import torch
 from torch import Tensor
 
 from mpt.formats.stored import Storage
+from mpt.optim import _kernels
 from mpt.optim._base import Optimizer
-from mpt.optim._fused import FusedSGD
-from mpt.optim._grouped import by_dtype
-from mpt.optim._kernels import SgdKernel
+from mpt.optim._fused import of_kernel
 from mpt.optim._torch import TorchOptimizer
-from mpt.optim._windows import Windowed
 
 FUSED_ON = ("cpu", "cuda")
 
@@ -32,13 +30,9 @@ def build(
         raise ValueError(f"optimizer.momentum got {momentum}, want 0 ≤ momentum < 1")
     if nesterov and not momentum:
         raise ValueError("optimizer.nesterov needs optimizer.momentum above 0")
-    if storage is not None:
-        kernel = SgdKernel(momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
-        return Windowed(params, kernel, moment, storage)
     if fused:
-        return by_dtype(
-            params, lambda group: FusedSGD(group, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
-        )
+        kernel = _kernels.sgd(momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+        return of_kernel(params, kernel, moment, storage)
     inner = torch.optim.SGD(
         params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, foreach=True
     )
