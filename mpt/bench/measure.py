@@ -10,10 +10,10 @@ from functools import partial
 from mpt.bench.cell import Cell
 from mpt.bench.spread import Effort, Spread, interleaved, spread
 from mpt.config.schema import RunConfig
-from mpt.plan.mfu import Work, mfu, peak_tflops
+from mpt.plan.mfu import Work, blended, mfu, peak_tflops
 from mpt.telemetry.matmul import ceiling_tflops
 from mpt.telemetry.memory import Memory
-from mpt.types import DeviceFacts, Unmeasured
+from mpt.types import Unmeasured
 
 TURN_MS = 30.0
 """A turn lasts at least this long: steps are put together until it does."""
@@ -114,23 +114,13 @@ def _result(
     plan, cfg = cell.run.plan, cell.cfg
     emulated = f"{plan.mechanism.effective} is emulated here: no speed is claimed" if cell.emulated else ""
     peak = peak_tflops(work, plan.device, cfg.trainer.peak_tflops)
+    ceiling = blended(work, ceilings.get, lambda form: f"products in {form} were not timed on {plan.device.name}")
     step_s = step_ms.median / 1e3
     compile_s: Figure = Unmeasured("trainer.compile is off")
     if cfg.trainer.compile:
         compile_s = max(0.0, cell.first_step_s - step_s)
     return Result(
         cell.label, cfg, cell.emulated, plan.mechanism.effective, cell.samples, step_ms, peer, memory, work,
-        mfu(work, peak, step_s, emulated), peak, mfu(work, _blended(work, ceilings, plan.device), step_s, emulated),
+        mfu(work, peak, step_s, emulated), peak, mfu(work, ceiling, step_s, emulated),
         compile_s, largest,
     )  # fmt: skip
-
-
-def _blended(work: Work, ceilings: dict[str, float | None], device: DeviceFacts) -> Figure:
-    """The measured ceilings of this mix of formats, blended by time."""
-    time = 0.0
-    for form, flops in work.flops.items():
-        ceiling = ceilings.get(form)
-        if ceiling is None:
-            return Unmeasured(f"products in {form} were not timed on {device.name}")
-        time += flops / work.total / ceiling
-    return 1 / time if time else Unmeasured("no product was counted")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from mpt.config.gpus import gpu_of
@@ -24,7 +24,7 @@ class Work:
 
 
 def peak_tflops(work: Work, device: DeviceFacts, given: float | None) -> float | Unmeasured:
-    """The peak of this mix of formats, blended by time: 1 / Σ (share of the FLOPs / peak of their format).
+    """The peak of this mix of formats, blended by time.
 
     `given` stands for all formats of a device that the table lacks or that the user knows better.
     """
@@ -35,12 +35,19 @@ def peak_tflops(work: Work, device: DeviceFacts, given: float | None) -> float |
     gpu = gpu_of(device.name) if device.type == "cuda" else None
     if gpu is None:
         return Unmeasured(f"no peaks of {device.name} are known: {WAY_OUT}")
+    return blended(work, gpu.peak_tflops, lambda form: f"no peak of {gpu.name} for {form} is known: {WAY_OUT}")
+
+
+def blended(work: Work, rate: Callable[[str], float | None], why_none: Callable[[str], str]) -> float | Unmeasured:
+    """The rate of this mix of formats: 1 / Σ (share of the FLOPs / rate of their format)."""
+    if not work.total:
+        return Unmeasured("no product was counted")
     time = 0.0
     for form, flops in work.flops.items():
-        peak = gpu.peak_tflops(form)
-        if peak is None:
-            return Unmeasured(f"no peak of {gpu.name} for {form} is known: {WAY_OUT}")
-        time += flops / work.total / peak
+        of_form = rate(form)
+        if of_form is None:
+            return Unmeasured(why_none(form))
+        time += flops / work.total / of_form
     return 1 / time
 
 
