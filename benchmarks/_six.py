@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _nets import SMALL_GPT
+
 SIX: dict[str, tuple[str, ...]] = {
     "small_cnn": ("model=small_cnn", "data=digits"),
     "mlp": ("model=mlp", "data=digits", "model.width=512"),
@@ -17,8 +19,5 @@ SIX: dict[str, tuple[str, ...]] = {
         *("model=timm", "model.arch=vit_tiny_patch16_224", "data=synthetic_images", "data.n=16"),
         "data.batch_size=4",
     ),
-    "gpt": (
-        *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
-        *("data=shakespeare", "data.batch_size=8"),
-    ),
+    "gpt": SMALL_GPT,
 }

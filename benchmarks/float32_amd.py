@@ -6,18 +6,16 @@ from functools import partial
 
 from _cells import Cell, ratio
 from _measure import Effort, interleaved, per_step_ms
+from _nets import SMALL_GPT, SMALL_GPT_TOLD
 from _row import main
 from _runner import Steps
 
 NETS: dict[str, tuple[str, ...]] = {
-    "gpt": (
-        *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
-        *("data=shakespeare", "data.batch_size=8"),
-    ),
+    "gpt": SMALL_GPT,
     "mlp": ("model=mlp", "model.width=1024", "model.depth=3", "data=digits", "data.batch_size=256"),
 }
 SIZES = {
-    "gpt": "GPT of 4 layers, width 256, context 128, batch 8",
+    "gpt": SMALL_GPT_TOLD,
     "mlp": "MLP of three layers of 1,024, batch 256",
 }
 LIMIT = 0.70

@@ -6,6 +6,7 @@ from functools import partial
 
 from _cells import Cell, ratio
 from _measure import Effort, interleaved, per_step_ms
+from _nets import SMALL_GPT, SMALL_GPT_TOLD
 from _row import main
 from _runner import Steps
 
@@ -14,14 +15,11 @@ NETS: dict[str, tuple[str, ...]] = {
         *("model=resnet18", "data=synthetic_images", "data.limit=128"),
         *("data.image_size=112", "data.batch_size=32"),
     ),
-    "gpt": (
-        *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
-        *("data=shakespeare", "data.batch_size=8"),
-    ),
+    "gpt": SMALL_GPT,
 }
 SIZES = {
     "resnet18": "ResNet-18, batch 32, 112x112, channels_last",
-    "gpt": "GPT of 4 layers, width 256, context 128, batch 8",
+    "gpt": SMALL_GPT_TOLD,
 }
 LIMITS = {"resnet18": 0.65, "gpt": 0.42}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from _cells import Cell, ratio
 from _measure import Effort, per_step_ms
+from _nets import SMALL_GPT, SMALL_GPT_TOLD
 from _row import main
 from _runner import expert, whole_run
 
@@ -17,15 +18,12 @@ NETS = {
         *("model=resnet18", "data=synthetic_images", "data.limit=256"),
         *("data.image_size=64", "data.batch_size=16"),
     ),
-    "gpt": (
-        *("model=gpt", "model.layers=4", "model.width=256", "model.heads=4", "model.context=128"),
-        *("data=shakespeare", "data.batch_size=8"),
-    ),
+    "gpt": SMALL_GPT,
 }
 BLOCKS = {"resnet18": 4, "gpt": 3}
 SIZES = {
     "resnet18": "ResNet-18, batch 16, 64x64, channels_last, synthetic images",
-    "gpt": "GPT of 4 layers, width 256, context 128, batch 8, shakespeare",
+    "gpt": f"{SMALL_GPT_TOLD}, shakespeare",
 }
 
 
