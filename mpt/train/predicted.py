@@ -10,7 +10,7 @@ from mpt.train.state import Course
 from mpt.types import Unmeasured
 
 AFTER_S = 60.0
-"""With trainer.predict=auto, runs that took less make no prediction: it takes 2 to 5 seconds."""
+"""With trainer.predict=auto, runs that took less make no prediction: it takes 2 to 8 seconds."""
 
 
 class Predicted(NamedTuple):
