@@ -44,7 +44,10 @@ def to_html(page: Page, live_ms: int | None = None) -> str:
     """The page; with `live_ms` it asks its own server for news that often. Text from runs is escaped throughout."""
     from markupsafe import Markup
 
-    scripts = {"plotly": _plotly(), "js": _asset("page.js")}
+    figures = figures_of(page)
+    charts = bool(figures) or live_ms is not None  # a live page may get its first figure later
+    scripts = {"plotly": _plotly()} if charts else {}
+    scripts["js"] = _asset("page.js")
     return str(
         _environment().get_template("page.html.j2").render(
             title=page.title,
@@ -54,10 +57,10 @@ def to_html(page: Page, live_ms: int | None = None) -> str:
             seeds=["?" if drawn.run.seed is None else drawn.run.seed for drawn in page.drawn],
             live=live_ms,
             version=mpt.__version__,
-            plotly_version=PLOTLY,
+            plotly_version=PLOTLY if charts else None,
             made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             css=Markup(_asset("page.css")),
-            figures_json=Markup(_embedded(figures_of(page))),
+            figures_json=Markup(_embedded(figures)),
             script_hashes=Markup(" ".join(f"'{_hash(text)}'" for text in scripts.values())),
             **{name: Markup(text) for name, text in scripts.items()},
         )
