@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from mpt.config._yaml import vetted
+from mpt.config import _yaml
 from mpt.config.compose import words
 from mpt.config.compose.typed import NOT_YAML, convert, fits, hints_of, like, shown, wanted
 from mpt.config.flat import flatten
@@ -31,7 +31,7 @@ def dump(cfg: RunConfig) -> str:
     _make_absolute(whole["data"], ("root", "path"))
     _make_absolute(whole["model"], ("path",))
     _make_absolute(whole["checkpoint"], ("dir",))
-    return OmegaConf.to_yaml(OmegaConf.create(whole))
+    return _yaml.dump(whole)
 
 
 def _make_absolute(group: dict[str, Any], keys: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     if not path.parent.is_dir():
         raise ConfigError(Problem(str(path.parent), "there is no such folder", "give the folder of an mpt run"))
     try:
-        saved = OmegaConf.create(vetted(path))
+        saved = OmegaConf.create(_yaml.vetted(path))
     except (OSError, YAMLError, ValueError, OmegaConfBaseException) as error:
         raise ConfigError(Problem(str(path), f"can't be read: {error}", "give the folder of an mpt run")) from error
     needed = {f.name for f in fields(RunConfig) if f.default is MISSING}

@@ -13,7 +13,7 @@ from mpt.build import Parts
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
 from mpt.train.inject import Injector
-from mpt.train.rates import Pace, Rates
+from mpt.train.rates import BLOCK, Pace, Rates
 from mpt.train.step import Stepper
 
 
@@ -31,12 +31,12 @@ class Engine:
     """Names of the parameters in the order in which the backward pass reaches them."""
 
 
-def make_engine(run: Parts) -> Engine:
-    """An engine at update 0; its model is compiled where asked."""
+def make_engine(run: Parts, steps: int = BLOCK) -> Engine:
+    """An engine at update 0 of a run of so many steps; its model is compiled where asked."""
     cfg = run.cfg.trainer
     buffers = Buffers(run.model)
     pace = Pace(run.lr)
-    rates = Rates(pace, cfg.log_every, run.device)
+    rates = Rates(pace, cfg.log_every, steps, run.device)
     ema = _ema(run, buffers)
     stepper = Stepper(
         model=_compiled(run.model, run.device.type, graphs=cfg.cuda_graphs) if cfg.compile else run.model,

@@ -116,7 +116,7 @@ def _course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, Any] |
         what = f"model={cfg.model.choice} on data={cfg.data.name} does not fit into memory: {error}"
         raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
     faults = injector(run)  # before the model is compiled
-    engine = make_engine(run)
+    engine = make_engine(run, run.plan.length.steps)
     history = History(engine.pace)
     course = Course(run, engine, history, clock, EnergyMeter(run.plan.device), Progress())
     engine.injector = faults

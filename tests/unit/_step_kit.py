@@ -21,7 +21,7 @@ from mpt.schedules import lr_at
 from mpt.tasks._base import Task
 from mpt.train.buffers import Buffers
 from mpt.train.ema import Ema
-from mpt.train.rates import Rates
+from mpt.train.rates import BLOCK, Rates
 from mpt.train.step import Stepper
 from mpt.types import Batch, DataSpec
 
@@ -63,7 +63,7 @@ class Kit:
         self.buffers = Buffers(self.model)
         decay = self.cfg.trainer.ema_decay
         self.ema = None if decay is None else Ema(self.policy.held, self.buffers.floating(), decay)
-        self.rates = Rates(self.lr, 50, device)
+        self.rates = Rates(self.lr, 50, BLOCK, device)
         self.step = Stepper(
             model=self.model,
             policy=self.policy,
