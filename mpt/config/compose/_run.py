@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
@@ -15,7 +14,7 @@ from yaml import YAMLError
 from mpt.config.catalog import recipes
 from mpt.config.compose import groups, keys, words
 from mpt.config.compose.assemble import assemble
-from mpt.config.compose.session import Session, session, store_recipe
+from mpt.config.compose.session import Session, copied, session, store_recipe
 from mpt.config.compose.typed import Leaves
 from mpt.config.plugins import import_plugins
 from mpt.config.ranges import range_problems
@@ -74,7 +73,7 @@ class _Composer:
         choices = self._choices(base)
         base = without_hydra(base)
         skeleton = self._skeleton(base, choices)
-        cfg = deepcopy(base)
+        cfg = copied(base)
         for word in good:
             if not word.hydra and not self._is_group(word):
                 self._set(cfg, skeleton, word, choices)

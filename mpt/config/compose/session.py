@@ -72,8 +72,7 @@ class Session:
         packed = self._remembered(
             ("composed", *lines), lambda: pickle.dumps(compose("config", overrides=lines, return_hydra_config=True))
         )
-        copied: DictConfig = pickle.loads(packed)  # half the time of a deepcopy
-        return copied
+        return _unpacked(packed)
 
     def entry(self, group: str, choice: str) -> DictConfig:
         """One choice by itself."""
@@ -83,6 +82,16 @@ class Session:
             return loaded
         # A choice that is made of others, or comes from elsewhere: Hydra's work, ten times as slow.
         return DictConfig(self.compose([f"{group}={choice}"])[group])
+
+
+def copied(cfg: DictConfig) -> DictConfig:
+    """The same again, in half the time of a deepcopy."""
+    return _unpacked(pickle.dumps(cfg))
+
+
+def _unpacked(packed: bytes) -> DictConfig:
+    cfg: DictConfig = pickle.loads(packed)
+    return cfg
 
 
 _shared: ContextVar[tuple[str | None, Session] | None] = ContextVar("shared_session", default=None)
