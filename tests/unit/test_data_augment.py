@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms import functional as tv
 
@@ -57,6 +61,19 @@ def test_batches_after_a_resume_are_those_of_the_unbroken_run() -> None:
         again = source().batch(start)
         assert torch.equal(again.inputs, batches[start].inputs)
         assert torch.equal(again.targets, batches[start].targets)
+
+
+@given(batch=st.integers(1, 45), start=st.integers(0, 60), seed=st.integers(0, 2**40), shift=st.integers(0, 8))
+@settings(max_examples=40, deadline=None)
+def test_a_source_goes_on_at_any_micro_batch_as_if_it_had_never_stopped(
+    batch: int, start: int, seed: int, shift: int
+) -> None:
+    table = Table(IMAGES, torch.arange(N))
+    made = ResidentSource(SPEC, table, table, (batch, 8), DataContext(seed, "cpu"), augment=Augment(shift, True))
+    unbroken = islice(made.train(start=0), start, start + 3)
+    for micro, (here, there) in enumerate(zip(unbroken, made.train(start), strict=False), start):
+        assert torch.equal(here.inputs, there.inputs)
+        assert here.targets.tolist() == there.targets.tolist() == made.train_indices(micro)
 
 
 def test_an_image_moves_otherwise_in_the_next_epoch_and_with_another_seed() -> None:
