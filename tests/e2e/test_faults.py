@@ -57,7 +57,7 @@ def test_f8_a_disk_that_fills_up_ends_the_run_by_name_and_the_same_command_goes_
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 def test_an_output_folder_that_vanishes_ends_the_run_by_name_and_is_not_made_anew(how: str, tmp_path: Path) -> None:
     process = start("train", *LONG, "trainer.max_steps=100000", "run_dir=r", cwd=tmp_path)
-    wait_for_steps(tmp_path / "r", 30)
+    wait_for_steps(tmp_path / "r", 60)  # two saves on, that of step 20 was waited for
     if how == "deleted":
         shutil.rmtree(tmp_path / "r", ignore_errors=True)
         shutil.rmtree(tmp_path / "r", ignore_errors=True)  # a file that came while the first was under way
