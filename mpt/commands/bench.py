@@ -18,7 +18,7 @@ ORDER = 6
 USAGE = """mpt bench [group=choice] [key=value] … [--against expert] [--repeats N] [--budget-s S] [--json]
           [--config-dir DIR]
 
-Takes what `mpt train` takes; comma lists are compared: precision=fp32,bf16 trainer.compile=false,true.
+Takes what `mpt train` takes; lists are compared: precision=fp32,bf16 trainer.compile=false,true 'seed=range(3)'.
 They take turns, the order alternates, the first round is dropped; figures whose noise passes 10 % are void.
 data.batch_size=auto finds the largest micro-batch that fits and keeps the batch of an update.
 --against expert lets a hand-written loop over the same batches take turns too."""
@@ -64,15 +64,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _wanted(words: list[str], config_dir: str | None) -> list[tuple[str, RunConfig]]:
     """Each combination, checked, before anything is built."""
-    from mpt.commands._lists import expanded
-    from mpt.config.check import require
-    from mpt.config.compose import compose, refuse_hydra_words
+    from mpt.config.check import check
+    from mpt.config.compose.lists import combinations
 
     sizes = [word for word in words if word.startswith("data.batch_size=")]
     if _AUTO in sizes and len(sizes) > 1:
         raise ConfigError(Problem("data.batch_size", f"got {' and '.join(sizes)}", f"leave {_AUTO} or the number away"))
-    found = []
-    for label, line in expanded([word for word in words if word != _AUTO]):
-        refuse_hydra_words(line)
-        found.append((label, require(compose(line, config_dir))))
-    return found
+    lines = combinations([word for word in words if word != _AUTO], config_dir, check)
+    return [(line.label, line.config) for line in lines]

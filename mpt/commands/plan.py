@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpt.commands import _flags
 
 if TYPE_CHECKING:
+    from mpt.config.compose.lists import Line
     from mpt.config.schema import RunConfig
-    from mpt.predict.prediction import Prediction
+    from mpt.predict.prediction import Against, Prediction
+    from mpt.predict.together import OneOf
     from mpt.report.section import Section
 
 SUMMARY = "what would run, per module: format and why, predicted memory and time; trains nothing"
@@ -20,7 +23,8 @@ ORDER = 3
 USAGE = """mpt plan [group=choice] [key=value] … [--price N] [--html FILE] [--json] [--config-dir DIR]
 
 Takes what `mpt train` takes. device=h100 (mpt list gpus) plans for a GPU that is not here.
-precision=fp32,bf16,fp8 sets several side by side. --price is what an hour of the device costs.
+Lists stand side by side, in Hydra's grammar: precision=fp32,bf16 device=h100,a100 'data.batch_size=range(8,72,8)'.
+--price is what an hour of the device costs.
 --html writes one page. --json prints one document to stdout."""
 
 _SMALLER = (
@@ -39,21 +43,16 @@ def run(args: list[str]) -> int:
     if known.help:
         print(USAGE)
         return 0
-    from mpt.config.compose import refuse_hydra_words
-
     price = _price(known.price)
-    several = _several(words)
-    for one in several:
-        refuse_hydra_words(one)
-    made = [_predicted(_composed(one, known.config_dir)) for one in several]
-    speed = _speed(words, known.config_dir, made)
-    sections = list(_sections(made, speed, words, known.config_dir, price)) if known.html or not known.json else []
+    lines = _lines(words, known.config_dir)
+    several = list(_predicted(lines, known.config_dir))
+    sections = list(_sections(several, lines, known.config_dir, price)) if known.html or not known.json else []
     if known.html:
         _write(sections, Path(known.html))
     if known.json:
         from mpt.commands._console import print_json
 
-        print_json(_document(made, speed, price))
+        print_json(_document(several, price))
         return 0
     from mpt.commands._console import console
     from mpt.report.text import render
@@ -84,62 +83,82 @@ def _price(text: str | None) -> float | None:
     return price
 
 
-def _several(words: list[str]) -> list[list[str]]:
-    """One command line for each of the precisions in `precision=a,b`."""
-    at = next((i for i, word in enumerate(words) if word.startswith("precision=") and "," in word), None)
-    if at is None:
-        return [words]
-    choices = words[at].partition("=")[2].split(",")
-    return [[*words[:at], f"precision={choice}", *words[at + 1 :]] for choice in choices]
+def _lines(words: list[str], config_dir: str | None) -> list[Line]:
+    from mpt.config.check import check
+    from mpt.config.compose.lists import combinations
+
+    return combinations(words, config_dir, check)
 
 
-def _composed(words: list[str], config_dir: str | None) -> RunConfig:
+def _composed(words: Sequence[str], config_dir: str | None) -> RunConfig:
     from mpt.config.check import require
     from mpt.config.compose import compose
 
-    return require(compose(words, config_dir))
+    return require(compose(list(words), config_dir))
 
 
-def _predicted(cfg: RunConfig) -> Prediction:
+def _predicted(lines: list[Line], config_dir: str | None) -> Iterator[OneOf]:
+    """Each line's prediction, beside that of the same words in float32, which those that share them share."""
+    from mpt.predict.together import OneOf
+
+    made = [_named(line, len(lines) > 1) for line in lines]
+    against: dict[tuple[str, ...], Against] = {}
+    for line, one in zip(lines, made, strict=True):
+        others = _others(line.words)
+        if others not in against:
+            peers = [p for peer, p in zip(lines, made, strict=True) if _others(peer.words) == others]
+            against[others] = _against(others, config_dir, peers)
+        yield OneOf(line.listed, one, against[others])
+
+
+def _named(line: Line, among_others: bool) -> Prediction:
+    """Raises: MptError that names the line where there are others."""
+    from mpt.errors import MptError
     from mpt.predict.prediction import predict
     from mpt.train.run import plan
 
-    return predict(cfg, plan(cfg))
+    try:
+        return predict(line.config, plan(line.config))
+    except MptError as error:
+        if not among_others:
+            raise
+        raise type(error)(*(replace(p, what=f"{p.what} (with {line.label})") for p in error.problems)) from error
 
 
-def _speed(words: list[str], config_dir: str | None, made: list[Prediction]) -> dict[str, Any]:
-    """Seconds of the step in fp32 and TF32; reasons where no time is predicted."""
+def _against(others: tuple[str, ...], config_dir: str | None, made: list[Prediction]) -> Against:
+    """Reasons where no time is predicted."""
+    from mpt.predict.prediction import compared, nothing_against
+    from mpt.train.run import plan
     from mpt.types import Unmeasured
 
     if all(isinstance(p.time, Unmeasured) for p in made):
-        return dict.fromkeys(("fp32", "tf32"), Unmeasured("no time is predicted"))
-    from mpt.predict.prediction import compared
-    from mpt.train.run import plan
-
-    cfg = _composed([*_others(words), "precision=fp32"], config_dir)
+        return nothing_against("no time is predicted")
+    cfg = _composed([*others, "precision=fp32"], config_dir)
     return compared(cfg, plan(cfg), made)
 
 
-def _others(words: list[str]) -> list[str]:
+def _others(words: Sequence[str]) -> tuple[str, ...]:
     """Without what is said of precision and scaling."""
-    return [w for w in words if not w.lstrip("+~").startswith(("precision", "scaling"))]
+    return tuple(w for w in words if not w.lstrip("+~").startswith(("precision", "scaling")))
 
 
 def _sections(
-    made: list[Prediction], speed: dict[str, Any], words: list[str], config_dir: str | None, price: float | None
+    several: list[OneOf], lines: list[Line], config_dir: str | None, price: float | None
 ) -> Iterator[Section]:
     from mpt.predict import sections
 
-    if len(made) > 1:
-        yield sections.side_by_side(made, speed, price)
+    if len(several) > 1:
+        from mpt.predict.together import side_by_side
+
+        yield side_by_side(several, price)
         return
-    one = made[0]
-    yield sections.plan_section(one)
-    yield sections.memory_section(one, _ways(one, words, config_dir))
-    yield sections.time_section(one, speed, price)
+    one = several[0]
+    yield sections.plan_section(one.made)
+    yield sections.memory_section(one.made, _ways(one.made, lines[0].words, config_dir))
+    yield sections.time_section(one.made, one.against.seconds, price)
 
 
-def _ways(made: Prediction, words: list[str], config_dir: str | None) -> list[str]:
+def _ways(made: Prediction, words: Sequence[str], config_dir: str | None) -> list[str]:
     """Words with which one sample would fit, tried one by one where it does not."""
     limit = made.limit_bytes
     if made.largest_batch != 0 or not isinstance(limit, int):
@@ -161,11 +180,16 @@ def _ways(made: Prediction, words: list[str], config_dir: str | None) -> list[st
     return found
 
 
-def _document(made: list[Prediction], speed: dict[str, Any], price: float | None) -> dict[str, Any]:
+def _document(several: list[OneOf], price: float | None) -> dict[str, Any]:
     from mpt.predict.document import predicted
 
-    plans = [{**p.plan.to_json(), "predicted": predicted(p, speed, price)} for p in made]
-    return plans[0] if len(plans) == 1 else {"schema": "mpt.plans/1", "plans": plans}
+    plans = [
+        {**one.made.plan.to_json(), "predicted": predicted(one.made, one.against.seconds, price)} for one in several
+    ]
+    if len(plans) == 1:
+        return plans[0]
+    asked = [{"asked": dict(one.listed), **plan} for one, plan in zip(several, plans, strict=True)]
+    return {"schema": "mpt.plans/1", "plans": asked}
 
 
 def _write(sections: list[Section], path: Path) -> None:

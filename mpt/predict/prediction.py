@@ -43,6 +43,12 @@ class Prediction:
     loading_s: float
     workers: int
     weights: dict[str, int]
+    traced: Trace | None = None
+
+    @property
+    def samples(self) -> int:
+        """In one update."""
+        return self.plan.batch_size * self.plan.length.accumulate
 
     @property
     def wait_s(self) -> float:
@@ -79,6 +85,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         _loading_s(cfg, plan),
         worker_count(cfg.data),
         traced.weights,
+        traced,
     )
 
 
@@ -173,23 +180,35 @@ def _loading_s(cfg: RunConfig, plan: Plan) -> float:
         return time.perf_counter() - start
 
 
-def compared(cfg: RunConfig, plan: Plan, made: Sequence[Prediction] = ()) -> dict[str, float | Unmeasured]:
-    """Seconds of the step in float32 and in TF32; `cfg` and `plan` are those of precision=fp32.
+@dataclass(frozen=True)
+class Against:
+    """The same step in float32: seconds of it as `fp32` and as `tf32`, and bytes at its peak."""
 
-    A plan of `made` that is this very one is not measured again: its speed-up over itself is 1.
+    seconds: dict[str, float | Unmeasured]
+    peak_bytes: int | Unmeasured
+
+
+def nothing_against(why: str) -> Against:
+    """Where a comparison makes no sense."""
+    return Against(dict.fromkeys(("fp32", "tf32"), Unmeasured(why)), Unmeasured(why))
+
+
+def compared(cfg: RunConfig, plan: Plan, made: Sequence[Prediction] = ()) -> Against:
+    """The step in float32 and in TF32; `cfg` and `plan` are those of precision=fp32.
+
+    A plan of `made` that is this very one is not traced and measured again: its speed-up over itself is 1.
     """
-    same = next((p.time for p in made if p.plan.fingerprint == plan.fingerprint), None)
+    same = next((p for p in made if p.plan.fingerprint == plan.fingerprint and p.plan.device == plan.device), None)
     try:
-        traced = trace(cfg, plan)
+        traced = trace(cfg, plan) if same is None or same.traced is None else same.traced
     except Untraceable as error:
-        why = Unmeasured("; ".join(p.what for p in error.problems))
-        return {"fp32": why, "tf32": why}
-    found = same or _time(cfg, plan, traced)[0]
+        return nothing_against("; ".join(p.what for p in error.problems))
+    found = _time(cfg, plan, traced)[0] if same is None else same.time
     tf32: float | Unmeasured = Unmeasured(f"{plan.device.name} has no TF32, or its rate is not known")
     gpu = gpu_of(plan.device.name) if cfg.device in GPUS else None
     if gpu is not None and gpu.tfloat32 is not None:
         tf32 = _seconds(roofline(as_tfloat32(traced), gpu_rates(gpu), plan.length.accumulate))
-    return {"fp32": _seconds(found), "tf32": tf32}
+    return Against({"fp32": _seconds(found), "tf32": tf32}, for_device(traced, plan.device).peak_bytes)
 
 
 def _seconds(found: Time | Unmeasured) -> float | Unmeasured:

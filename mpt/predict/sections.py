@@ -44,91 +44,20 @@ def time_section(made: Prediction, speed: Speed, price_per_h: float | None) -> S
         assert isinstance(time, Unmeasured), "a step has a time where its ops have one"
         return Section("time", "Predicted time", facts=(("step", f"n/a: {time.reason}"),))
     length = made.plan.length
-    samples = made.plan.batch_size * length.accumulate
-    parts = ", ".join(f"{name} {_ms(s)}" for name, s in time.phases.items())
+    parts = ", ".join(f"{name} {in_ms(s)}" for name, s in time.phases.items())
     bounds = ", ".join(f"{name} {share / time.total_s:.0%}" for name, share in time.bounds.items())
     facts = [
-        ("step", f"{_ms(step_s)} ({parts}), {number_text(samples / step_s, 3)} samples/s"),
+        ("step", f"{in_ms(step_s)} ({parts}), {number_text(made.samples / step_s, 3)} samples/s"),
         ("bound by", bounds),
         ("work", f"{number_text(sum(time.flops.values()) / 1e9, 3)} GFLOP, {bytes_text(time.moved_bytes)} moved, "
                  f"{time.launches:,} kernels"),
         ("rates", made.how),
     ]  # fmt: skip
     if made.loading_s:
-        facts.append(("data loading", f"{_ms(made.loading_s)} a micro-batch here with one process"))
-    facts += [(f"speed-up over {name}", _ratio(seconds, time.total_s)) for name, seconds in speed.items()]
+        facts.append(("data loading", f"{in_ms(made.loading_s)} a micro-batch here with one process"))
+    facts += [(f"speed-up over {name}", ratio(seconds, time.total_s)) for name, seconds in speed.items()]
     facts += _whole(made, step_s * length.steps, price_per_h)
     return Section("time", "Predicted time", tuple(facts), notes=tuple(_time_notes(made, step_s)))
-
-
-def side_by_side(made: Sequence[Prediction], speed: Speed, price_per_h: float | None) -> Section:
-    """Several precisions in one table; what each run costs where an hour has a price."""
-    columns: tuple[str, ...]
-    columns = ("precision", "how", "peak", "against fp32", "largest batch", "step", "samples/s", "× fp32", "× tf32")
-    columns += () if price_per_h is None else ("run", "cost")
-    base = next((p.memory.peak_bytes for p in made if p.plan.precision == "fp32" and not _none(p.memory)), None)  # type: ignore[union-attr]
-    rows = tuple((*_row(p, base, speed), *_price(p, price_per_h)) for p in made)
-    notes: list[tuple[Tone, str]] = [("", f"{p.plan.precision}: {note}") for p in made for note in _why_not(p)]
-    notes += [("careful", note) for p in made for note in _costs(p, base)]
-    notes += [("", note) for p in made for note in _emulated(p)]
-    notes += (
-        [] if price_per_h is None else [("", f"cost: of the whole run without evaluations, at {price_per_h:g} an hour")]
-    )
-    table = Table(columns, rows, right=tuple(range(2, len(columns))))
-    plan = made[0].plan
-    return Section("precisions", f"{plan.model} on {plan.device.name}", tables=(table,), notes=tuple(notes))
-
-
-def _none(value: object) -> bool:
-    return isinstance(value, Unmeasured)
-
-
-def _row(p: Prediction, base: int | None, speed: Speed) -> tuple[str, ...]:
-    peak = None if isinstance(p.memory, Unmeasured) else p.memory.peak_bytes
-    step_s = p.step_s
-    samples = p.plan.batch_size * p.plan.length.accumulate
-    told = peak is not None and base is not None
-    return (
-        p.plan.precision,
-        p.plan.mechanism.backend,
-        "n/a" if peak is None else bytes_text(peak),
-        f"{peak / base - 1:+.0%}" if told and peak and base else "n/a",
-        "n/a" if isinstance(p.largest_batch, Unmeasured) else f"{p.largest_batch:,}",
-        "n/a" if isinstance(step_s, Unmeasured) else _ms(step_s),
-        "n/a" if isinstance(step_s, Unmeasured) else number_text(samples / step_s, 3),
-        *("n/a" if _none(speed[k]) or _none(p.time) else _ratio(speed[k], p.time.total_s) for k in ("fp32", "tf32")),  # type: ignore[union-attr]
-    )
-
-
-def _price(p: Prediction, price_per_h: float | None) -> tuple[str, ...]:
-    """Time of the whole run and what it costs."""
-    if price_per_h is None:
-        return ()
-    if isinstance(p.step_s, Unmeasured):
-        return ("n/a", "n/a")
-    run_s = p.step_s * p.plan.length.steps
-    return seconds_text(run_s), f"{price_per_h * run_s / 3600:.3g}"
-
-
-def _emulated(p: Prediction) -> list[str]:
-    """Why low-bit operands or a half format are no products of the device, and what would make them so."""
-    m = p.plan.mechanism
-    if m.backend != "emulated":
-        return []
-    return [f"{p.plan.precision} is emulated: {m.low_reason if m.low and not m.emulated else m.reason}"]
-
-
-def _why_not(p: Prediction) -> list[str]:
-    return [f"n/a: {value.reason}" for value in (p.memory, p.time) if isinstance(value, Unmeasured)]
-
-
-def _costs(p: Prediction, base: int | None) -> list[str]:
-    """Autocast that takes memory: half copies of float32 weights weigh more than what activations save."""
-    if isinstance(p.memory, Unmeasured) or base is None or p.memory.peak_bytes <= base:
-        return []
-    more = bytes_text(p.memory.peak_bytes - base)
-    what = "operands in low bits and their scales" if p.plan.mechanism.low else "copies of the weights in half"
-    return [f"{p.plan.precision} takes {more} more than fp32: {what} weigh more than what activations save here"]
 
 
 def _modules(made: Prediction) -> Table:
@@ -152,7 +81,7 @@ def _modules(made: Prediction) -> Table:
 
 
 def _spent(spent: Spent | None) -> tuple[str, str]:
-    return ("–", "") if spent is None or not spent.total_s else (_ms(spent.total_s), spent.bound)
+    return ("–", "") if spent is None or not spent.total_s else (in_ms(spent.total_s), spent.bound)
 
 
 def _of_limit(made: Prediction) -> str:
@@ -210,9 +139,11 @@ def _time_notes(made: Prediction, step_s: float) -> list[tuple[Tone, str]]:
     ]
 
 
-def _ratio(seconds: float | Unmeasured, ours_s: float) -> str:
+def ratio(seconds: float | Unmeasured, ours_s: float) -> str:
+    """How many times as long, or why that is not known."""
     return f"n/a: {seconds.reason}" if isinstance(seconds, Unmeasured) else f"{seconds / ours_s:.2f}"
 
 
-def _ms(seconds: float) -> str:
+def in_ms(seconds: float) -> str:
+    """Three digits of milliseconds."""
     return f"{number_text(seconds * 1e3, 3)} ms"

@@ -16,21 +16,10 @@ from mpt.bench.search import largest, resized
 from mpt.bench.spread import Spread
 from mpt.bench.tell import break_even, document, of_expert, section, speed_up
 from mpt.cli import main
-from mpt.commands._lists import expanded
 from mpt.config.compose import compose
 from mpt.plan.mfu import Work
 from mpt.telemetry.memory import Memory
 from mpt.types import Batch, Unmeasured
-
-
-def test_comma_lists_are_multiplied_out_and_brackets_are_no_lists() -> None:
-    found = expanded(["model=mlp", "precision=fp32,bf16", "a.b=[1,2]", "trainer.compile=false,true"])
-    assert [label for label, _ in found] == [
-        *("precision=fp32 trainer.compile=false", "precision=fp32 trainer.compile=true"),
-        *("precision=bf16 trainer.compile=false", "precision=bf16 trainer.compile=true"),
-    ]
-    assert found[3][1] == ["model=mlp", "precision=bf16", "a.b=[1,2]", "trainer.compile=true"]
-    assert expanded(["x=1", "name=a,,b"]) == [("as asked", ["x=1", "name=a,,b"])]
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3, 63, 64, 65, 1000])

@@ -191,6 +191,20 @@ def test_precisions_stand_side_by_side_and_one_page_has_it_all(
     assert "copies of the weights in half" in page.read_text()
 
 
+def test_lists_of_any_keys_stand_side_by_side_each_against_float32_of_its_own_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = []
+    monkeypatch.setattr("mpt.predict.prediction.trace", lambda *a: traced.append(a[0].precision.name) or trace(*a))
+    words = ("model=mlp", "data.limit=64", "precision=bf16,fp32", "data.batch_size=8,32", "device=h100")
+    found = predicted(capsys, *words)["plans"]
+    assert sorted(traced) == 4 * ["bf16"] + 4 * ["fp32"]  # two batches of each; float32 of each batch is one of them
+    assert found[1]["asked"] == {"precision": "bf16", "data.batch_size": "32"}
+    alone = predicted(capsys, *words[:2], "precision=bf16", "data.batch_size=32", "device=h100")
+    assert found[1]["predicted"] == alone["predicted"]
+    assert "mlp on NVIDIA H100 80GB HBM3 in bf16 data.batch_size how peak" in output(capsys, *words, "precision=bf16")
+
+
 def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
