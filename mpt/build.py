@@ -122,6 +122,8 @@ def assemble(
 def channels_last(cfg: RunConfig) -> bool:
     """Whether images are laid out channel by channel within a pixel; `auto`: for convolutional nets."""
     if cfg.trainer.channels_last == "auto":
+        if cfg.distributed.name == "fsdp":
+            return False  # it cuts contiguous weights only
         return bool(registry.load("models", cfg.model.name).CONVOLUTIONAL)
     return cfg.trainer.channels_last == "true"
 
@@ -134,7 +136,9 @@ def _facts(cfg: RunConfig, look: Callable[[str], DeviceFacts] = probe) -> Device
 
 def _data(cfg: RunConfig, device: torch.device) -> DataSource:
     wanted = registry.load("models", cfg.model.name).input_spec(cfg.model.options)
-    context = DataContext(seed=cfg.seed, device=device, channels_last=channels_last(cfg))
+    context = DataContext(
+        seed=cfg.seed, device=device, world=cfg.distributed.nproc or 1, channels_last=channels_last(cfg)
+    )
     source: DataSource = registry.load("data", cfg.data.name).open_data(cfg.data, wanted, context)
     return source
 
@@ -158,7 +162,7 @@ def _plan(
     cfg: RunConfig, facts: DeviceFacts, model: nn.Module, data: DataSource, task: Task, rows: tuple[ModuleRow, ...]
 ) -> Plan:
     mechanism = settled(resolve(cfg.precision, facts), rows)
-    params = sum(p.numel() for p in model.parameters())
+    params, processes = sum(p.numel() for p in model.parameters()), cfg.distributed.nproc or 1
     fused, run_length = is_fused(cfg.optimizer, facts.type), length(cfg, data.batches_per_epoch, params)
     return Plan(
         name=cfg.name or f"{cfg.model.choice}-{cfg.precision.name}",
@@ -171,12 +175,13 @@ def _plan(
         data=data.spec,
         task=task.name,
         length=run_length,
-        batch_size=min(cfg.data.batch_size, data.spec.n_train),
+        batch_size=min(cfg.data.batch_size, data.spec.n_train // processes),
         scaling=cfg.scaling.name,
         optimizer=_told_optimizer(cfg, fused),
         schedule=cfg.schedule.name,
         seed=cfg.seed,
         fingerprint=fingerprint(cfg),
+        processes=processes,
         data_bytes=sum(t.nbytes for t in data.resident()),
         notes=notes(
             cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident()), device=facts.type

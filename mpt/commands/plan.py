@@ -84,17 +84,17 @@ def _price(text: str | None) -> float | None:
 
 
 def _lines(words: list[str], config_dir: str | None) -> list[Line]:
-    from mpt.config.check import check
+    from mpt.config.check import check_plan
     from mpt.config.compose.lists import combinations
 
-    return combinations(words, config_dir, check)
+    return combinations(words, config_dir, check_plan)
 
 
 def _composed(words: Sequence[str], config_dir: str | None) -> RunConfig:
-    from mpt.config.check import require
-    from mpt.config.compose import compose
+    from mpt.config.check import check_plan
+    from mpt.config.compose.lists import combinations
 
-    return require(compose(list(words), config_dir))
+    return combinations(list(words), config_dir, check_plan)[0].config
 
 
 def _predicted(lines: list[Line], config_dir: str | None) -> Iterator[OneOf]:

@@ -191,13 +191,6 @@ def numerics_rules(cfg: RunConfig) -> Iterator[Problem]:
         yield Problem(f"numerics={cfg.numerics} with optimizer=lbfgs", what, "use numerics=off, or another optimizer")
 
 
-def not_in_this_version(cfg: RunConfig) -> Iterator[Problem]:
-    """Names that are reserved, refused so that nothing is left undone in silence."""
-    if cfg.distributed.nproc not in (None, 1):
-        what = f"got {cfg.distributed.nproc} with distributed={cfg.distributed.name}"
-        yield Problem("distributed.nproc", what, "this version runs one process")
-
-
 COMBINATIONS = (
     *(
         scaler_with_wide_format,
@@ -208,5 +201,5 @@ COMBINATIONS = (
         scaling_unused,
     ),
     *(precision_roles, precision_keep, precision_layers, lbfgs_with_half, optimizer_options),
-    *(unsafe_loss, loss_weight, lengths, loggers, numerics_rules, not_in_this_version),
+    *(unsafe_loss, loss_weight, lengths, loggers, numerics_rules),
 )

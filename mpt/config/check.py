@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mpt.config import _distributed
 from mpt.config._combinations import COMBINATIONS
 from mpt.config._debug import DEBUG
 from mpt.config._graphs import GRAPHS
@@ -21,13 +22,22 @@ from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
 
 Rule = Callable[[RunConfig], Iterator[Problem]]
-RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *DEBUG, *GRAPHS, *GUARD, *PLACES)
+RULES: tuple[Rule, ...] = (*COMBINATIONS, *LOW_BIT, *UPDATE, *DEBUG, *GRAPHS, *GUARD, *PLACES, *_distributed.RULES)
 
 
 def check(cfg: RunConfig) -> list[Problem]:
-    """Everything that is wrong with `cfg` and with the places that it names; writes nothing."""
+    """Everything that is wrong with `cfg`, for a run, and with the places that it names; writes nothing."""
+    return _problems(cfg, _distributed.OF_RUNS)
+
+
+def check_plan(cfg: RunConfig) -> list[Problem]:
+    """The same for a plan, which may be of several processes."""
+    return _problems(cfg, _distributed.OF_PLANS)
+
+
+def _problems(cfg: RunConfig, more: tuple[Rule, ...]) -> list[Problem]:
     singles = range_problems(flatten(cfg))
-    return singles + [problem for rule in RULES for problem in rule(cfg)]
+    return singles + [problem for rule in (*RULES, *more) for problem in rule(cfg)]
 
 
 def require(cfg: RunConfig) -> RunConfig:

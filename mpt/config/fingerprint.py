@@ -16,7 +16,7 @@ _OUTSIDE = (
 _OUTSIDE_OF = {
     "trainer": ("log_every", "max_time_s", "peak_tflops", "predict", "profile"),
     "data": ("workers", "threads", "download", "root"),
-    "distributed": ("nproc",),
+    "distributed": ("nproc", "link_gb_s"),
     "scaling": ("uses",),
 }
 

@@ -72,6 +72,7 @@ RANGES: dict[str, Range] = {
     "schedule.gamma": POSITIVE,
     "schedule.every": COUNT,
     **dict.fromkeys(("trainer.max_epochs", "trainer.max_time_s", "trainer.clip_norm", "trainer.peak_tflops"), POSITIVE),
+    "distributed.link_gb_s": POSITIVE,
     **dict.fromkeys(("trainer.max_steps", "trainer.patience", "trainer.accumulate", "trainer.log_every"), COUNT),
     **dict.fromkeys(("trainer.threads", "numerics_every"), COUNT),
     "trainer.eval_every": COUNT_OR_ZERO,
@@ -99,7 +100,7 @@ _EXAMPLES = {
     **{"schedule.gamma": "0.999", "scaling.init_scale": "65536", "scaling.growth_factor": "2"},
     **{"trainer.clip_norm": "1", "scaling.backoff_factor": "0.5", "trainer.ema_decay": "0.999"},
     **{"trainer.max_epochs": "10", "trainer.max_time_s": "3600", "scaling.max_scale": "16777216"},
-    **{"task.loss_weight": "1", "trainer.peak_tflops": "989"},
+    **{"task.loss_weight": "1", "trainer.peak_tflops": "989", "distributed.link_gb_s": "50"},
 }
 """A sensible value where the least of the range is none."""
 

@@ -199,7 +199,10 @@ class TrainerConfig:
 class DistributedConfig:
     name: str
     nproc: int | None
-    """Processes; this version runs one."""
+    """Processes, each with data.batch_size samples of its own; ≥ 1. This version trains with one and plans for more."""
+    link_gb_s: float | None
+    """GB/s that one process sends to the others while it receives as much (busbw of nccl-tests); > 0; None: predicted
+    times leave communication out."""
 
 
 @dataclass

@@ -92,6 +92,7 @@ class Plan:
     fingerprint: str
     data_bytes: int
     notes: tuple[str, ...] = ()
+    processes: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Plain containers, for plan.json and `mpt plan --json`."""
@@ -111,10 +112,14 @@ class Plan:
             f"precision {self.precision}: compute {m.compute} {m.how} on {self.device.name} ({m.reason})",
             *self._low_bit(),
             *self._attention(),
-            f"{counted(self.length.steps, 'step')} of {self.length.accumulate} × {self.batch_size} samples, "
+            f"{counted(self.length.steps, 'step')} of {self._samples()}, "
             f"{epochs_text(self.length.epochs)}; {self.optimizer}; schedule {self.schedule}; scaling {self.scaling}",
             *self.notes,
         ]
+
+    def _samples(self) -> str:
+        each = f"{self.length.accumulate} × {self.batch_size} samples"
+        return each if self.processes == 1 else f"{each} in each of {self.processes} processes"
 
     def _attention(self) -> list[str]:
         """How many modules attend with low-bit operands."""
@@ -164,6 +169,8 @@ def notes(
         told.append(f"without effect: {' and '.join(idle)}; {data.name} is read whole before the run")
     if data.synthetic:
         told.append("synthetic data: for speed measurements, nothing can be learned from it")
+    if cfg.distributed.name != "none":
+        told.append(f"distributed={cfg.distributed.name} is predicted: this version trains with one process")
     if cfg.plugins:
         told.append("runs code of yours: plugins " + ", ".join(cfg.plugins))
     for group, options in (("model", cfg.model.options), ("data", cfg.data.options)):

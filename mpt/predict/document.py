@@ -14,6 +14,9 @@ def predicted(made: Prediction, speed: Mapping[str, float | Unmeasured], price_p
     """`predicted` of `mpt plan --json`; what is not known is null, with its reason beside it."""
     memory, time, step_s = made.memory, made.time, made.step_s
     document: dict[str, Any] = {"rates": made.how, "loading_s": made.loading_s}
+    document |= {"samples": made.samples, "sent_bytes": made.communication.sent_bytes}
+    _put(document, "communication_s", made.communication.seconds)
+    _put(document, "exposed_communication_s", made.communication.exposed_s)
     if isinstance(memory, Unmeasured):
         _put(document, "peak_bytes", memory)
     else:
@@ -26,10 +29,11 @@ def predicted(made: Prediction, speed: Mapping[str, float | Unmeasured], price_p
         run_s, gpu = step_s * made.plan.length.steps, gpu_of(made.plan.device.name)
         document |= {"bounds_s": time.bounds, "phases_s": time.phases, "flops": time.flops, "launches": time.launches}
         document |= {"moved_bytes": time.moved_bytes, "wait_s": made.wait_s, "run_s": run_s}
-        document["energy_j"] = None if gpu is None else gpu.power_w * run_s
-        document["cost"] = None if price_per_h is None else price_per_h * run_s / 3600
+        n = made.plan.processes
+        document["energy_j"] = None if gpu is None else n * gpu.power_w * run_s
+        document["cost"] = None if price_per_h is None else n * price_per_h * run_s / 3600
         for name, seconds in speed.items():
-            value = seconds if isinstance(seconds, Unmeasured) else seconds / time.total_s
+            value = seconds if isinstance(seconds, Unmeasured) else seconds / (step_s - made.wait_s)
             _put(document, f"speedup_over_{name}", value)
     document["modules"] = _modules(made)
     return document

@@ -27,7 +27,8 @@ from mpt.errors import MptError, Problem
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
 from mpt.precision.roles import own_parameters
-from mpt.predict.trace import Trace
+from mpt.predict.blocks import blocks_of, parameters_of
+from mpt.predict.trace import Kept, Trace
 from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
 from mpt.rng import capture, restore
 from mpt.telemetry.storages import distinct_bytes
@@ -61,10 +62,12 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         window = [_batch(cfg, plan, size) for _ in range(micro)]
         lasting["batch"] = distinct_bytes({"batch": list(window[0])})["batch"]
         lasting["data"] = plan.data_bytes
+        kept = _kept(parts, engine)
         if plan.device.type == "cpu" and _saves_beside_steps(cfg, plan):
             lasting["snapshot"] = sum(
                 lasting[name] for name in ("parameters", "buffers", "masters", "optimizer", "ema")
             )
+        tracker.number(parts.model.parameters())
         with tracker:
             _attempt(parts, engine, tracker, window)
         weights = dict(_weights(parts, lasting))
@@ -81,6 +84,11 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         weights=weights,
         calls=tuple(tracker.calls),
         uncounted=frozenset(tracker.uncounted),
+        turns=tuple(tracker.turns),
+        ready=tracker.ready(),
+        parameters=parameters_of(parts.model),
+        kept=kept,
+        blocks=blocks_of(parts.model),
     )
 
 
@@ -129,16 +137,30 @@ def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:
 
 def _lasting(parts: Parts, engine: Engine) -> dict[str, int]:
     """What a step finds and leaves, by category; a tensor in two of them counts in the first."""
-    policy, ema = parts.policy, engine.ema
-    weights = {id(w) for w in policy.weights}
     groups: dict[str, Iterable[Tensor]] = {
         "parameters": parts.model.parameters(),
         "buffers": parts.model.buffers(),
-        "masters": [m for m in policy.held.stored() if id(m) not in weights],
-        "optimizer": parts.optimizer.state_tensors(),
-        "ema": ema.average if ema else [],
+        **_beside(parts, engine),
     }
     return distinct_bytes(groups)
+
+
+def _beside(parts: Parts, engine: Engine) -> dict[str, list[Tensor]]:
+    """Tensors that go with the weights."""
+    policy, ema = parts.policy, engine.ema
+    weights = {id(w) for w in policy.weights}
+    return {
+        "masters": [m for m in policy.held.stored() if id(m) not in weights],
+        "optimizer": list(parts.optimizer.state_tensors()),
+        "ema": list(ema.average) if ema else [],
+    }
+
+
+def _kept(parts: Parts, engine: Engine) -> dict[str, tuple[Kept, ...]]:
+    return {
+        name: tuple(Kept(tuple(t.shape), t.element_size()) for t in tensors)
+        for name, tensors in _beside(parts, engine).items()
+    }
 
 
 def _saves_beside_steps(cfg: RunConfig, plan: Plan) -> bool:

@@ -18,6 +18,8 @@ CATEGORIES = (
         "buffers",
         "masters",
         "gradients",
+        "gathered",
+        "reducing",
         "optimizer",
         "ema",
         "activations",
@@ -28,7 +30,8 @@ CATEGORIES = (
     ),
 )
 """What bytes are held by. `snapshot` is the copy that a save in the background writes from; `workspace` is what ops of
-the backward and the update made and no longer need."""
+the backward and the update made and no longer need. Of several processes: `gathered` are weights of others and the
+buffers that they come in, `reducing` gradients on their way to them."""
 
 _BLOCK = 512
 
@@ -69,7 +72,7 @@ def memory(trace: Trace, rounded: Callable[[int], int] = exact) -> Memory:
         parts[_category(trace.storages[index])] += int(sizes[index])
     kept: Counter[str] = Counter()
     for index in alive_at(trace.events, trace.forward_end - 1):
-        if trace.storages[index].phase == "forward":
+        if trace.storages[index].phase == "forward" and not trace.storages[index].held:
             kept[trace.storages[index].module] += int(sizes[index])
     known = {name: parts[name] for name in CATEGORIES if parts[name]}
     phase = trace.storages[trace.events[at]].phase if len(live) and trace.events[at] >= 0 else "forward"
@@ -111,8 +114,8 @@ def alive_at(events: Sequence[int], at: int) -> list[int]:
 
 
 def _category(storage: Storage) -> str:
-    if storage.gradient:
-        return "gradients"
+    if storage.held or storage.gradient:
+        return storage.held or "gradients"
     return "activations" if storage.phase == "forward" else "workspace"
 
 

@@ -15,9 +15,11 @@ from mpt.data._workers import worker_count
 from mpt.plan.plan import Plan
 from mpt.precision.switches import flags
 from mpt.predict.calibrate import calibrate, calibrated
+from mpt.predict.communication import NOTHING, Communication, communication
 from mpt.predict.fake import MEASURED_WAY, trace
 from mpt.predict.memory import Memory, Scaling, cublas_bytes, for_device, scaling
 from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, roofline
+from mpt.predict.sharding import Sharding
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Untraceable
 from mpt.train.products import float32_products
@@ -44,23 +46,29 @@ class Prediction:
     workers: int
     weights: dict[str, int]
     traced: Trace | None = None
+    communication: Communication = NOTHING
 
     @property
     def samples(self) -> int:
-        """In one update."""
-        return self.plan.batch_size * self.plan.length.accumulate
+        """In one update, of all processes."""
+        return self.plan.batch_size * self.plan.length.accumulate * self.plan.processes
+
+    @property
+    def busy_s(self) -> float | Unmeasured:
+        """Seconds of one step but for waiting for data: computing, and communication that it does not hide."""
+        return self.time if isinstance(self.time, Unmeasured) else self.time.total_s + self.communication.known_s
 
     @property
     def wait_s(self) -> float:
         """What a step waits for data: all of the loading without workers, else what they can't do meanwhile."""
-        if isinstance(self.time, Unmeasured):
+        if isinstance(self.busy_s, Unmeasured):
             return 0.0
-        return _wait_s(self.loading_s * self.plan.length.accumulate, self.workers, self.time.total_s)
+        return _wait_s(self.loading_s * self.plan.length.accumulate, self.workers, self.busy_s)
 
     @property
     def step_s(self) -> float | Unmeasured:
         """Seconds of one step, waiting for data included."""
-        return self.time if isinstance(self.time, Unmeasured) else self.time.total_s + self.wait_s
+        return self.busy_s if isinstance(self.busy_s, Unmeasured) else self.busy_s + self.wait_s
 
 
 def predict(cfg: RunConfig, plan: Plan) -> Prediction:
@@ -68,7 +76,8 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
     limit = _limit(plan)
     nothing = Unmeasured("nothing was traced")
     try:
-        traced = trace(*_native(cfg, plan))
+        alone = trace(*_native(cfg, plan))
+        traced = _sharding(cfg)(alone)
         line = _line(cfg, plan, traced)
     except Untraceable as error:
         why = Unmeasured("; ".join(f"{p.where}: {p.what}" for p in error.problems) + f"; {MEASURED_WAY}")
@@ -85,8 +94,18 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         _loading_s(cfg, plan),
         worker_count(cfg.data),
         traced.weights,
-        traced,
+        alone,
+        _communication(cfg, plan, alone, found),
     )
+
+
+def _sharding(cfg: RunConfig) -> Sharding:
+    return Sharding(cfg.distributed.name, cfg.distributed.nproc or 1)
+
+
+def _communication(cfg: RunConfig, plan: Plan, alone: Trace, found: Time | Unmeasured) -> Communication:
+    phases_s = {} if isinstance(found, Unmeasured) else found.phases
+    return communication(alone, _sharding(cfg), phases_s, plan.length.accumulate, cfg.distributed.link_gb_s)
 
 
 def _wait_s(loading_s: float, workers: int, computing_s: float) -> float:
@@ -109,7 +128,7 @@ def _unknown(line: Scaling | Unmeasured, limit: int | Unmeasured) -> Unmeasured:
 
 def fits(cfg: RunConfig, plan: Plan, batch: int) -> int:
     """Bytes at the peak with micro-batches of `batch`. Raises: Untraceable."""
-    return for_device(trace(*_native(cfg, plan), batch), plan.device).peak_bytes
+    return for_device(_sharding(cfg)(trace(*_native(cfg, plan), batch)), plan.device).peak_bytes
 
 
 def _native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
@@ -127,7 +146,7 @@ def _native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
 
 
 def _line(cfg: RunConfig, plan: Plan, traced: Trace) -> Scaling | Unmeasured:
-    other = trace(*_native(cfg, plan), 2 if traced.batch == 1 else max(1, traced.batch // 2))
+    other = _sharding(cfg)(trace(*_native(cfg, plan), 2 if traced.batch == 1 else max(1, traced.batch // 2)))
     found = scaling(traced, other)
     if found is None:
         return Unmeasured("steps of different batches differ in their ops")
@@ -200,19 +219,24 @@ def compared(cfg: RunConfig, plan: Plan, made: Sequence[Prediction] = ()) -> Aga
     """
     same = next((p for p in made if p.plan.fingerprint == plan.fingerprint and p.plan.device == plan.device), None)
     try:
-        traced = trace(cfg, plan) if same is None or same.traced is None else same.traced
+        alone = trace(cfg, plan) if same is None or same.traced is None else same.traced
     except Untraceable as error:
         return nothing_against("; ".join(p.what for p in error.problems))
+    traced = _sharding(cfg)(alone)
     found = _time(cfg, plan, traced)[0] if same is None else same.time
-    tf32: float | Unmeasured = Unmeasured(f"{plan.device.name} has no TF32, or its rate is not known")
+    tf32: Time | Unmeasured = Unmeasured(f"{plan.device.name} has no TF32, or its rate is not known")
     gpu = gpu_of(plan.device.name) if cfg.device in GPUS else None
     if gpu is not None and gpu.tfloat32 is not None:
-        tf32 = _seconds(roofline(as_tfloat32(traced), gpu_rates(gpu), plan.length.accumulate))
-    return Against({"fp32": _seconds(found), "tf32": tf32}, for_device(traced, plan.device).peak_bytes)
+        tf32 = roofline(as_tfloat32(traced), gpu_rates(gpu), plan.length.accumulate)
+    seconds = {name: _busy_s(cfg, plan, alone, time) for name, time in (("fp32", found), ("tf32", tf32))}
+    return Against(seconds, for_device(traced, plan.device).peak_bytes)
 
 
-def _seconds(found: Time | Unmeasured) -> float | Unmeasured:
-    return found if isinstance(found, Unmeasured) else found.total_s
+def _busy_s(cfg: RunConfig, plan: Plan, alone: Trace, found: Time | Unmeasured) -> float | Unmeasured:
+    """Prediction.busy_s."""
+    if isinstance(found, Unmeasured):
+        return found
+    return found.total_s + _communication(cfg, plan, alone, found).known_s
 
 
 def keeping(batch: int, accumulate: int, largest: int) -> tuple[int, int]:

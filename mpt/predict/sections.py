@@ -29,12 +29,12 @@ def memory_section(made: Prediction, ways: Sequence[str] = ()) -> Section:
     """The peak and what holds it; what fits. `ways` are words that would make one sample fit."""
     memory = made.memory
     if isinstance(memory, Unmeasured):
-        return Section("memory", "Predicted memory", facts=(("peak", f"n/a: {memory.reason}"),))
+        return Section("memory", f"Predicted memory{_of_each(made)}", facts=(("peak", f"n/a: {memory.reason}"),))
     facts = [("peak", f"{bytes_text(memory.peak_bytes)} in the {memory.phase}{_of_limit(made)}")]
     facts += [(name, bytes_text(size)) for name, size in memory.parts.items()]
     facts.append(("kept for the backward", bytes_text(memory.kept_bytes)))
     facts.append(("largest micro-batch", _largest(made)))
-    return Section("memory", "Predicted memory", tuple(facts), notes=tuple(_memory_notes(made, ways)))
+    return Section("memory", f"Predicted memory{_of_each(made)}", tuple(facts), notes=tuple(_memory_notes(made, ways)))
 
 
 def time_section(made: Prediction, speed: Speed, price_per_h: float | None) -> Section:
@@ -55,9 +55,34 @@ def time_section(made: Prediction, speed: Speed, price_per_h: float | None) -> S
     ]  # fmt: skip
     if made.loading_s:
         facts.append(("data loading", f"{in_ms(made.loading_s)} a micro-batch here with one process"))
-    facts += [(f"speed-up over {name}", ratio(seconds, time.total_s)) for name, seconds in speed.items()]
+    facts += _communication(made)
+    facts += [(f"speed-up over {name}", ratio(seconds, step_s - made.wait_s)) for name, seconds in speed.items()]
     facts += _whole(made, step_s * length.steps, price_per_h)
     return Section("time", "Predicted time", tuple(facts), notes=tuple(_time_notes(made, step_s)))
+
+
+def _of_each(made: Prediction) -> str:
+    n = made.plan.processes
+    return "" if n == 1 else f" of each of {n} processes"
+
+
+def _communication(made: Prediction) -> list[tuple[str, str]]:
+    """What goes from each process to the others."""
+    found = made.communication
+    if not found.sent_bytes:
+        return []
+    sent = ", ".join(f"{bytes_text(size)} of {name}" for name, size in found.sent_bytes.items())
+    told = f"{sent} sent by each process in a step"
+    if not isinstance(found.seconds, Unmeasured):
+        told += f": {in_ms(found.seconds)}, of which {in_ms(found.known_s)} show beside the computing"
+    return [("communication", told)]
+
+
+def not_counted(made: Prediction) -> list[str]:
+    """What the predicted step leaves out."""
+    if not isinstance(made.communication.seconds, Unmeasured) or isinstance(made.time, Unmeasured):
+        return []
+    return ["communication is not counted in the step: say what one process can send, distributed.link_gb_s=N (GB/s)"]
 
 
 def _modules(made: Prediction) -> Table:
@@ -123,19 +148,24 @@ def _whole(made: Prediction, run_s: float, price_per_h: float | None) -> list[tu
     facts = [("run", f"{made.plan.length.steps:,} steps, {seconds_text(run_s)} without evaluations")]
     gpu = gpu_of(made.plan.device.name)
     if gpu is not None:
-        facts.append(("energy", f"at most {gpu.power_w * run_s / 3.6e6:.3g} kWh of the board's {gpu.power_w:g} W"))
+        n, boards = made.plan.processes, "the board's" if made.plan.processes == 1 else "each board's"
+        facts.append(("energy", f"at most {n * gpu.power_w * run_s / 3.6e6:.3g} kWh of {boards} {gpu.power_w:g} W"))
     if price_per_h is not None:
-        facts.append(("cost", f"{price_per_h * run_s / 3600:.3g} at {price_per_h:g} an hour"))
+        cost = f"{price_per_h * made.plan.processes * run_s / 3600:.3g}"
+        each = "" if made.plan.processes == 1 else f" for each of {made.plan.processes} devices"
+        facts.append(("cost", f"{cost} at {price_per_h:g} an hour{each}"))
     return facts
 
 
 def _time_notes(made: Prediction, step_s: float) -> list[tuple[Tone, str]]:
     share = made.wait_s / step_s
+    notes: list[tuple[Tone, str]] = [("careful", what) for what in not_counted(made)]
     if share < _WAITS:
-        return []
+        return notes
     wanted = math.ceil(made.loading_s / max(step_s - made.wait_s, 1e-9))
     return [
-        ("careful", f"loader-bound at {share:.0%} of the step: data.workers={wanted} would keep up, on cores as here")
+        *notes,
+        ("careful", f"loader-bound at {share:.0%} of the step: data.workers={wanted} would keep up, on cores as here"),
     ]
 
 

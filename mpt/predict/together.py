@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mpt.predict.prediction import Against, Prediction
-from mpt.predict.sections import in_ms, ratio
+from mpt.predict.sections import in_ms, not_counted, ratio
 from mpt.report.section import Section, Table, Tone
 from mpt.types import Unmeasured
 from mpt.units import bytes_text, number_text, seconds_text
@@ -79,7 +79,7 @@ def _share(one: OneOf) -> str:
 
 
 def _times(seconds: float | Unmeasured, p: Prediction) -> str:
-    return NA if isinstance(seconds, Unmeasured) or isinstance(p.time, Unmeasured) else ratio(seconds, p.time.total_s)
+    return NA if isinstance(seconds, Unmeasured) or isinstance(p.busy_s, Unmeasured) else ratio(seconds, p.busy_s)
 
 
 def _price(p: Prediction, price_per_h: float | None) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def _price(p: Prediction, price_per_h: float | None) -> tuple[str, ...]:
     if isinstance(p.step_s, Unmeasured):
         return (NA, NA)
     run_s = p.step_s * p.plan.length.steps
-    return seconds_text(run_s), f"{price_per_h * run_s / 3600:.3g}"
+    return seconds_text(run_s), f"{price_per_h * p.plan.processes * run_s / 3600:.3g}"
 
 
 def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[Tone, str]]:
@@ -97,6 +97,7 @@ def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[To
     notes: list[tuple[Tone, str]] = [("", why) for why in _why_not(several)]
     notes += [("careful", what) for one in several for what in _costs(one)]
     notes += [("", what) for one in several for what in _emulated(one.made)]
+    notes += [("careful", what) for one in several for what in not_counted(one.made)]
     if price_per_h is not None:
         notes.append(("", f"cost: of the whole run without evaluations, at {price_per_h:g} an hour"))
     return list(dict.fromkeys(notes))

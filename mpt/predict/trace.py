@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Phase = Literal["forward", "backward", "update"]
 
@@ -37,12 +37,37 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One that came to be in the step; `gradient` where it became the gradient of a weight."""
+    """One that came to be in the step; `gradient` where it became the gradient of a weight.
+
+    `weight` is the place in Trace.parameters of the one that it is the gradient of, or in another format, -1 else.
+    `held` is its category where that does not follow from the phase.
+    """
 
     nbytes: int
     module: str
     phase: Phase
     gradient: bool
+    weight: int = -1
+    held: str = ""
+
+
+class Turn(NamedTuple):
+    """From event `at` on ops belong to that module, phase and micro-batch."""
+
+    at: int
+    module: str
+    phase: Phase
+    micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor that outlasts the step. Units: bytes of an element. A parameter has its first module."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    module: str = ""
+    trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,3 +90,11 @@ class Trace:
     calls: tuple[Any, ...] = ()
     """By signature: the op and what its operands were."""
     uncounted: frozenset[str] = frozenset()
+    turns: tuple[Turn, ...] = ()
+    ready: tuple[int, ...] = ()
+    """Storages of gradients of Trace.parameters in the order in which they were complete."""
+    parameters: tuple[Kept, ...] = ()
+    kept: dict[str, tuple[Kept, ...]] = field(default_factory=dict)
+    """Tensors of masters, optimizer and average, by category."""
+    blocks: tuple[str, ...] = ()
+    """Modules of a row or list that have modules inside: layers of a transformer, stages' blocks of a ResNet."""

@@ -16,12 +16,13 @@ from mpt.precision.emulate import VECTORS, Emulation
 from mpt.precision.flops import executed, flops
 from mpt.precision.observe import multiplied, width
 from mpt.precision.owners import Labels, Owners
-from mpt.predict.trace import Op, Phase, Storage
+from mpt.predict.trace import Op, Phase, Storage, Turn
 
 OUTSIDE = "(loss and update)"
 """Where ops lie that belong to no module."""
 
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"})
+_CAST = torch.ops.aten._to_copy.default
 _READ = torch.ops.aten._local_scalar_dense.default
 
 
@@ -57,8 +58,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.micro = 0
         self.emulating = False
         self.forward_end = 0
+        self.turns: list[Turn] = []
         self._storages: list[tuple[int, str, Phase]] = []
-        self._gradients: set[int] = set()
+        self._gradients: dict[int, int] = {}
+        self._casts: dict[int, int] = {}
+        self._weights: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
         self._index: dict[int, int] = {}
         self._signatures: dict[Any, int] = {}
         self._owners, self._labels = Owners(), Labels()
@@ -88,6 +93,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """False: torch would wrap this method, and pay at each op."""
         return False
 
+    def number(self, parameters: Iterable[Tensor]) -> None:
+        """From here on storages tell which of these they are a cast or the gradient of."""
+        for place, parameter in enumerate(parameters):
+            self._weights[_key(parameter)] = self._numbers[id(parameter)] = place
+
     def follow_gradients(self, weights: Iterable[Tensor]) -> None:
         """Storages that become `.grad` of these are gradients."""
         for weight in weights:
@@ -96,7 +106,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def is_gradient(self, holder: Tensor) -> None:
         """What its `.grad` lies in is a gradient."""
         if holder.grad is not None:
-            self._gradients.add(self._index.get(_key(holder.grad), -1))
+            self._gradients[self._index.get(_key(holder.grad), -1)] = self._numbers.get(id(holder), -1)
 
     def saw(self, func: Any, args: tuple[Any, ...], compute: str) -> None:
         """An emulated product, told of by the emulation."""
@@ -107,7 +117,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def storages(self) -> tuple[Storage, ...]:
         """All that came to be, in order."""
-        return tuple(Storage(*made, index in self._gradients) for index, made in enumerate(self._storages))
+        of = {**self._casts, **self._gradients}
+        return tuple(
+            Storage(*made, index in self._gradients, of.get(index, -1)) for index, made in enumerate(self._storages)
+        )
+
+    def ready(self) -> tuple[int, ...]:
+        """Storages of the weights' gradients, as they were complete."""
+        return tuple(index for index, weight in self._gradients.items() if index >= 0 and weight >= 0)
 
     def order(self) -> tuple[int, ...]:
         """The events; storages that went together are in the order of their making, as autocast's cache has none."""
@@ -133,10 +150,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.layout is torch.strided]
         kernel = self._follow(given, results, module, phase, mutates=func._schema.is_mutable)
+        if func is _CAST and results and phase == "forward" and _key(given[0]) in self._weights:
+            self._casts[self._index[_key(results[0])]] = self._weights[_key(given[0])]
         self._note(func, args, given, results, kernel, signature, module, phase)
         return out
 
     def _where(self, node: Any) -> tuple[str, Phase]:
+        found = self._found(node)
+        turn = Turn(len(self.events), *found, self.micro)
+        if not self.turns or self.turns[-1][1:] != turn[1:]:
+            self.turns.append(turn)
+        return found
+
+    def _found(self, node: Any) -> tuple[str, Phase]:
         if self.phase == "update":
             return OUTSIDE, "update"
         name, phase = self._owners.of(node)

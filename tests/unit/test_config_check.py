@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpt.config._places import MIN_FREE_BYTES
-from mpt.config.check import check, require
+from mpt.config.check import check, check_plan, require
 from mpt.config.compose import compose
 from mpt.config.fingerprint import fingerprint
 from mpt.config.ranges import RANGES, SCALE, Range
@@ -146,11 +146,24 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ("numerics_every=10", "numerics_every", "say numerics=light or full"),
         ("logger=tensorbord", "logger", "did you mean `tensorboard`?"),
         ("distributed.nproc=2", "distributed.nproc", "one process"),
+        ("distributed=fsdp distributed.nproc=4", "distributed", "distributed=fsdp distributed.nproc=4` predicts"),
+        ("distributed=ddp", "distributed", "this version trains with one process"),
+        ("distributed.link_gb_s=50", "distributed.link_gb_s", "got 50 with distributed=none"),
+        ("distributed=fsdp trainer.channels_last=true", "trainer.channels_last", "contiguous weights only"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(typed: str, where: str, text: str) -> None:
     problems = found(*typed.split())
     assert text in problems.get(where, f"nothing at {where}: {problems}")
+
+
+def test_a_plan_is_of_several_processes_whose_number_is_said() -> None:
+    def planned(*typed: str) -> dict[str, str]:
+        return {p.where: p.what for p in check_plan(compose(list(typed)))}
+
+    assert planned("distributed=ddp", "distributed.nproc=8", "distributed.link_gb_s=50") == {}
+    assert planned("distributed=fsdp") == {"distributed.nproc": "got null with distributed=fsdp"}
+    assert planned("distributed.nproc=8") == {"distributed.nproc": "got 8 with distributed=none"}
 
 
 def test_all_rules_speak_at_once() -> None:

@@ -205,6 +205,23 @@ def test_lists_of_any_keys_stand_side_by_side_each_against_float32_of_its_own_wo
     assert "mlp on NVIDIA H100 80GB HBM3 in bf16 data.batch_size how peak" in output(capsys, *words, "precision=bf16")
 
 
+def test_a_plan_of_several_processes_tells_each_ones_memory_and_what_they_send(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (*GPT[:-1], "device=h100", "distributed=fsdp", "distributed.nproc=8", "precision=bf16", "--price", "2")
+    assert "communication is not counted in the step: say what one process can send" in output(capsys, *words)
+    shown = output(capsys, *words, "distributed.link_gb_s=0.001")
+    assert "Predicted memory of each of 8 processes" in shown
+    assert re.search(r"kB of weights, \S+ kB of gradients sent by each process in a step: .* show beside", shown)
+    quiet, counted = (predicted(capsys, *words, *more)["predicted"] for more in ([], ["distributed.link_gb_s=0.001"]))
+    assert quiet["communication_s"] is None
+    assert "distributed.link_gb_s" in quiet["communication_s_reason"]
+    assert counted["step_s"] == pytest.approx(quiet["step_s"] + counted["exposed_communication_s"])
+    assert counted["communication_s"] == pytest.approx(sum(counted["sent_bytes"].values()) / 1e6)
+    assert counted["samples"] == 8 * 4
+    assert counted["cost"] == pytest.approx(8 * 2 * counted["run_s"] / 3600)
+
+
 def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
