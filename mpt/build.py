@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from mpt import registry
+from mpt import recompute, registry
 from mpt.config._update import in_windows
 from mpt.config.fingerprint import fingerprint
 from mpt.config.schema import RunConfig
@@ -113,6 +113,7 @@ def assemble(
     scaler = _scaler(cfg, device)
     scaler.attach(model)  # before the policy puts its borders around what is there
     policy = install(model, cfg.precision, mechanism)
+    recompute.install(model, recompute.chosen(model, cfg.trainer.checkpoint_activations))
     if not policy.weights:
         raise ConfigError(Problem(f"model={cfg.model.choice}", "has no weight that can be trained: all are frozen"))
     optimizer = build_optimizer(cfg.optimizer, policy.masters, cfg.precision.moment, policy.storage)
@@ -183,6 +184,7 @@ def _plan(
         fingerprint=fingerprint(cfg),
         processes=processes,
         data_bytes=sum(t.nbytes for t in data.resident()),
+        recomputed=recompute.chosen(model, cfg.trainer.checkpoint_activations),
         notes=notes(
             cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident()), device=facts.type
         ),

@@ -13,8 +13,10 @@ _OUTSIDE = (
     *("name", "run_dir", "resume", "init_from", "logger", "plugins", "recipe", "checkpoint", "debug", "guard"),
     *("numerics", "numerics_every"),
 )
+_RECOMPUTED = "checkpoint_activations"
+"""Alters no number of a model that is not compiled; a compiler makes other kernels for it, which round elsewhere."""
 _OUTSIDE_OF = {
-    "trainer": ("log_every", "max_time_s", "peak_tflops", "predict", "profile"),
+    "trainer": ("log_every", "max_time_s", "peak_tflops", "predict", "profile", _RECOMPUTED),
     "data": ("workers", "threads", "download", "root"),
     "distributed": ("nproc", "link_gb_s"),
     "scaling": ("uses",),
@@ -32,6 +34,9 @@ def essential(document: dict[str, Any]) -> dict[str, Any]:
     for group, keys in _OUTSIDE_OF.items():
         if isinstance(whole.get(group), dict):
             whole[group] = {k: v for k, v in whole[group].items() if k not in keys}
+    trainer = document.get("trainer")
+    if isinstance(trainer, dict) and trainer.get("compile") and trainer.get(_RECOMPUTED):
+        whole["trainer"][_RECOMPUTED] = trainer[_RECOMPUTED]
     return whole
 
 

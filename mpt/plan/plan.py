@@ -93,6 +93,8 @@ class Plan:
     data_bytes: int
     notes: tuple[str, ...] = ()
     processes: int = 1
+    recomputed: tuple[str, ...] = ()
+    """Names of the modules whose activations are computed again in the backward pass."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain containers, for plan.json and `mpt plan --json`."""
@@ -112,6 +114,7 @@ class Plan:
             f"precision {self.precision}: compute {m.compute} {m.how} on {self.device.name} ({m.reason})",
             *self._low_bit(),
             *self._attention(),
+            *self._recomputed(),
             f"{counted(self.length.steps, 'step')} of {self._samples()}, "
             f"{epochs_text(self.length.epochs)}; {self.optimizer}; schedule {self.schedule}; scaling {self.scaling}",
             *self.notes,
@@ -126,6 +129,14 @@ class Plan:
         rows = [row for row in self.rows if row.kind == "attention"]
         labels = ", ".join(dict.fromkeys(row.compute for row in rows))
         return [f"attention with operands {labels} emulated in {len(rows)} of the modules"] if rows else []
+
+    def _recomputed(self) -> list[str]:
+        """Whose activations are not kept."""
+        names = self.recomputed
+        if not names:
+            return []
+        shown = ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]}, … {names[-1]}"
+        return [f"activations of {counted(len(names), 'module')} are computed again in the backward pass: {shown}"]
 
     def _low_bit(self) -> list[str]:
         """How many of the layers that multiply are low-bit, and how."""

@@ -17,6 +17,7 @@ from mpt.precision.low.native import native_label
 from mpt.precision.nested import tensors
 from mpt.precision.owners import Labels, Owners, Phase
 from mpt.precision.switches import tfloat32_allowed
+from mpt.recompute import recomputed
 
 _aten = torch.ops.aten
 _OTHER_GEMMS: dict[str, tuple[int, ...]] = {
@@ -166,8 +167,9 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen.results[phase] |= {_format(t) for t in tensors(out) if t.is_floating_point()}
 
     def _count(self, func: Any, args: tuple[Any, ...], compute: str) -> None:
-        """Operations of a product go to the format of its operands, the wider where they differ."""
-        found = flops(func, args)
+        """Operations of a product go to the format of its operands, the wider where they differ; once, where it is
+        computed again: they are the model's."""
+        found = 0 if recomputed() else flops(func, args)
         if found:
             operands = multiplied(func, args)
             labels = [

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from mpt.recompute import recomputed
+
 Phase = Literal["forward", "backward"]
 PHASES: tuple[Phase, ...] = ("forward", "backward")
 
@@ -55,6 +57,9 @@ class Owners:
         """The module's name, None outside all, and the phase; a recomputed forward is forward."""
         if self._running:
             return self._running[-1], "forward"
+        again = recomputed()  # its own call is below the hooks
+        if again is not None:
+            return again, "forward"
         if node is None:
             return None, "forward"
         at = bisect_right(self._starts, node._sequence_nr()) - 1

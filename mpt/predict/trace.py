@@ -13,8 +13,9 @@ class Op:
     """One call below autograd.
 
     `flops` are the model's, `executed` what a kernel really does (half of a causal attention, its scores again in
-    the backward); `form` is the format of a product's operands, empty for what is no product. An op with `kernel`
-    False only makes a view. `signature` numbers its kind among those of equal operands. `micro` is the micro-batch.
+    the backward; what is computed again is no more of the model); `form` is the format of a product's operands, empty
+    for what is no product. An op with `kernel` False only makes a view. `signature` numbers its kind among those of
+    equal operands. `micro` is the micro-batch.
     """
 
     name: str

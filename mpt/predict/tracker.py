@@ -17,6 +17,7 @@ from mpt.precision.flops import executed, flops
 from mpt.precision.observe import multiplied, width
 from mpt.precision.owners import Labels, Owners
 from mpt.predict.trace import Op, Phase, Storage, Turn
+from mpt.recompute import recomputed
 
 OUTSIDE = "(loss and update)"
 """Where ops lie that belong to no module."""
@@ -60,6 +61,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.forward_end = 0
         self.turns: list[Turn] = []
         self._storages: list[tuple[int, str, Phase]] = []
+        self._again: set[int] = set()
         self._gradients: dict[int, int] = {}
         self._casts: dict[int, int] = {}
         self._weights: dict[int, int] = {}
@@ -119,7 +121,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """All that came to be, in order."""
         of = {**self._casts, **self._gradients}
         return tuple(
-            Storage(*made, index in self._gradients, of.get(index, -1)) for index, made in enumerate(self._storages)
+            Storage(*made, index in self._gradients, of.get(index, -1), "activations" if index in self._again else "")
+            for index, made in enumerate(self._storages)
         )
 
     def ready(self) -> tuple[int, ...]:
@@ -150,7 +153,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.layout is torch.strided]
         kernel = self._follow(given, results, module, phase, mutates=func._schema.is_mutable)
-        if func is _CAST and results and phase == "forward" and _key(given[0]) in self._weights:
+        if func is _CAST and results and (phase == "forward" or recomputed()) and _key(given[0]) in self._weights:
             self._casts[self._index[_key(results[0])]] = self._weights[_key(given[0])]
         self._note(func, args, given, results, kernel, signature, module, phase)
         return out
@@ -166,6 +169,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "update":
             return OUTSIDE, "update"
         name, phase = self._owners.of(node)
+        phase = "backward" if recomputed() else phase
         if phase == "backward" and not self._was_backward:
             self._was_backward, self.forward_end = True, len(self.events)
         return OUTSIDE if name is None else name, phase
@@ -189,6 +193,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
             self._index[key] = index = len(self._storages)
             self._storages.append((storage.nbytes(), module, phase))
+            if recomputed():
+                self._again.add(index)
             self.events.append(index)
             weakref.finalize(storage, self._freed, key).atexit = False
         return new or mutates
@@ -216,7 +222,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _OVERWRITES:
             written, given = given[: len(given) // 2 or 1], given[len(given) // 2 :] if len(given) > 1 else []
         moved = (_bytes(given), _bytes(written)) if kernel else (0, 0)
-        work = found or 0, executed(func, args, found or 0), self._form(func, args, found)
+        model = 0 if recomputed() else found or 0
+        work = model, executed(func, args, found or 0), self._form(func, args, found)
         self.ops.append(Op(name, module, phase, *work, *moved, kernel, len(given), signature, self.micro))
 
     def _form(self, func: Any, args: tuple[Any, ...], found: int | None) -> str:

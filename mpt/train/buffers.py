@@ -41,7 +41,8 @@ class Buffers:
         self._flat.append(flat)
         parts = torch.split(flat, [buffer.numel() for buffer in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
-            view = part.view(buffer.shape)
+            # .data: autograd counts changes by view and base, and one buffer's would spoil what is saved of another
+            view = part.view(buffer.shape).data
             for module, name in owners[id(buffer)]:
                 module._buffers[name] = view
                 self._slots.append((module, name, view))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, make_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -114,13 +114,15 @@ def convert(cls: Any, key: str, hint: Any, value: Any) -> Any:
     if type(value) in (int, float) and list[float] in _members(hint):
         value = [value]
     members = _members(hint)
+    if isinstance(value, list) and list[str] in members and all(type(item) in (str, int) for item in value):
+        return [str(item) for item in value]
     if type(value) in members:
         return value
     if type(value) is int and float in members:
         return float(value)
     if isinstance(value, list) and any(_holds(member, value) for member in members):
         return value
-    node = OmegaConf.structured(cls)
+    node = OmegaConf.structured(make_dataclass("Alone", [(key, hint)]))  # the class may have unions it does not know
     OmegaConf.update(node, key, value)
     result = node[key]
     return OmegaConf.to_object(result) if OmegaConf.is_config(result) else result

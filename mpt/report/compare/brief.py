@@ -39,8 +39,11 @@ class Brief:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Dotted keys of what can alter a number, without the seed and the device's spelling."""
-        return {k: v for k, v in _flat(essential(self.data.config)).items() if k not in ("seed", "device")}
+        """Dotted keys of what can alter a number, or memory and speed by design, without the seed and the device's
+        spelling."""
+        found = {k: v for k, v in _flat(essential(self.data.config)).items() if k not in ("seed", "device")}
+        again = get(self.data.config, "trainer", "checkpoint_activations")
+        return {**found, "trainer.checkpoint_activations": again} if again else found
 
     @property
     def seed(self) -> int | None:
