@@ -39,13 +39,18 @@ class SaveCosts:
 
 
 class _Job(threading.Thread):
-    """One save; `error` is what stopped it."""
+    """One save; `error` is what stopped it, `ended` is set last.
+
+    Nobody joins it, nor asks whether it lives: a thread counts as ended once a signal's handler has raised in who
+    joins it (threading._wait_for_tstate_lock of Python ≤ 3.12).
+    """
 
     def __init__(self, work: Callable[[], Saved]) -> None:
         super().__init__(name="checkpoint", daemon=True)  # a process that must end at once does not wait for it
         self._work: Callable[[], Saved] | None = work
         self.saved: Saved | None = None
         self.error: Exception | None = None
+        self.ended = threading.Event()
 
     def run(self) -> None:
         """The copy of the state goes with the end of the work, not with that of the job."""
@@ -55,6 +60,8 @@ class _Job(threading.Thread):
             self.saved = work()
         except Exception as error:  # whatever went wrong is raised in the thread that waits for the save
             self.error = error
+        finally:
+            self.ended.set()
 
 
 class Saver:
@@ -131,14 +138,13 @@ class Saver:
 
     def poll(self) -> None:
         """Take note of a save that has ended, without waiting. Raises: RunFault where it failed."""
-        if self._job is not None and not self._job.is_alive():
+        if self._job is not None and self._job.ended.is_set():
             self._reap()
 
     def wait(self) -> None:
         """No save is under way any more. Raises: RunFault where it failed."""
         if self._job is not None:
-            if self._job.is_alive():
-                self._job.join()
+            self._job.ended.wait()
             self._reap()
 
     def __enter__(self) -> Saver:

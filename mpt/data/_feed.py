@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing
+import re
 import signal
 import threading
 import warnings
@@ -89,6 +90,7 @@ class Feed(Generic[T]):
         self._several = several
         self._iterator: Any = None
         self._workers: list[Any] = []
+        self._pids: list[int] = []
 
     def __iter__(self) -> Iterator[T]:
         """Raises: RunFault when a worker dies or is stuck."""
@@ -96,7 +98,7 @@ class Feed(Generic[T]):
         self._start(self._loader)
         while True:
             try:
-                packed = next(self._iterator)
+                packed = _DEATHS.next_of(self._iterator, self._pids)
             except StopIteration:
                 return
             except (RuntimeError, OSError, EOFError) as error:
@@ -113,8 +115,9 @@ class Feed(Generic[T]):
             self._iterator = iter(loader)
         started = [p for p in multiprocessing.active_children() if p not in before]
         if started:
-            _explain_deaths()
+            _DEATHS.follow()
             self._workers += started
+            self._pids = [worker.pid for worker in self._workers]
             # Before multiprocessing's own exit, which would wait for workers that ignore its signal.
             atexit.register(self.close)
 
@@ -140,7 +143,8 @@ class Feed(Generic[T]):
             if worker.is_alive():
                 worker.kill()
                 worker.join()
-        self._workers = []
+        _DEATHS.forget(self._pids)
+        self._workers, self._pids = [], []
 
 
 class _Keys(Iterable[list[Any]]):
@@ -182,24 +186,55 @@ def _ignore_signals(worker: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SENT_TO_ALL)
 
 
-class _ChildDeath:
-    """torch's handler of a worker's death, which interrupts whatever is running, with a RunFault as its error."""
+class _Deaths:
+    """torch's handler of a worker's death, which raises wherever the program is: here in waits for a batch alone."""
 
-    def __init__(self, torchs: Callable[[int, FrameType | None], Any]) -> None:
-        self._torchs = torchs
+    def __init__(self) -> None:
+        self._torchs: Callable[[int, FrameType | None], Any] | None = None
+        self._seen: dict[int, RuntimeError] = {}
+        self._waiting: list[int] = []
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
+    def follow(self) -> None:
+        """From now on, where this thread is the one that gets signals."""
+        handler = signal.getsignal(signal.SIGCHLD)
+        if threading.current_thread() is threading.main_thread() and callable(handler) and handler != self.handle:
+            self._torchs = handler
+            signal.signal(signal.SIGCHLD, self.handle)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Raises what torch does, in a wait for batches of the worker that died: in this one or in the next."""
+        assert self._torchs is not None, "it is installed by follow"
         try:
             self._torchs(number, frame)
         except RuntimeError as error:
-            raise _explained(error) from error
+            named = re.search(r"\bpid (\d+)", str(error))
+            if named is None:
+                raise
+            self._seen[int(named[1])] = error
+            self._tell()
+
+    def next_of(self, batches: Iterator[T], pids: list[int]) -> T:
+        """The next batch of these workers. Raises: RuntimeError where one of them has died."""
+        self._waiting = pids
+        try:
+            self._tell()
+            return next(batches)
+        finally:
+            self._waiting = []
+
+    def forget(self, pids: list[int]) -> None:
+        """Workers that were ended."""
+        for pid in pids:
+            self._seen.pop(pid, None)
+
+    def _tell(self) -> None:
+        for pid in self._waiting:
+            if pid in self._seen:
+                raise self._seen.pop(pid)
 
 
-def _explain_deaths() -> None:
-    handler = signal.getsignal(signal.SIGCHLD)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and callable(handler) and not isinstance(handler, _ChildDeath):
-        signal.signal(signal.SIGCHLD, _ChildDeath(handler))
+_DEATHS = _Deaths()
+"""A process has one handler of a signal."""
 
 
 def _explained(error: Exception) -> RunFault:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -293,6 +294,21 @@ def test_a_worker_that_is_killed_is_a_fault_with_a_next_move(folder: Config) -> 
         with pytest.raises(RunFault, match=r"worker .*(killed|exited|died)") as fault:
             go_on()
     assert "data.workers=0" in str(fault.value)
+
+
+def test_a_worker_that_dies_while_nobody_waits_is_told_by_the_next_wait(folder: Config) -> None:
+    """What the program was doing, as saving, is not torn apart by an error from a signal's handler."""
+    before = children()
+    with opened(folder(workers=1, threads="false")) as source:
+        batches = source.train(0)
+        next(batches)
+        (worker,) = children() - before
+        os.kill(worker, signal.SIGKILL)
+        until = time.monotonic() + 20
+        while worker not in _feed._DEATHS._seen and time.monotonic() < until:
+            time.sleep(0.01)  # the handler runs in here, and raises nothing
+        with pytest.raises(RunFault, match=rf"worker \(pid {worker}\) is killed"):
+            next(batches)
 
 
 def test_the_index_holds_no_object_per_file(tree: Path) -> None:

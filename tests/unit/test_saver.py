@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,6 +102,26 @@ def test_one_save_at_a_time_is_under_way(make: Any, gate: Gate) -> None:
     second.join(30)
     saver.wait()
     assert sorted(p.name for p in saver._store.dir.glob("update-*")) == ["update-000001", "update-000002"]
+
+
+def test_a_handler_that_raises_in_a_wait_leaves_the_save_under_way(make: Any, gate: Gate) -> None:
+    """A thread that is being joined then counts as ended: the save would have no result, a bug of ours to who reads."""
+    saver = make()
+    saver.save({"n": 1}, step=1, update=1)
+
+    def raises(number: int, frame: Any) -> None:
+        raise RunFault("a worker died")
+
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(RunFault, match="a worker died"):
+            saver.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    gate.open()
+    saver.wait()
+    assert load(saver._store.dir)["n"] == 1
 
 
 def test_the_last_save_is_on_disk_when_it_returns_and_takes_no_copy(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
