@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpt.commands import _flags
+from mpt.commands._fitting import ways
 
 if TYPE_CHECKING:
     from mpt.config.compose.lists import Line
@@ -26,15 +27,6 @@ Takes what `mpt train` takes. device=h100 (mpt list gpus) plans for a GPU that i
 Lists stand side by side, in Hydra's grammar: precision=fp32,bf16 device=h100,a100 'data.batch_size=range(8,72,8)'.
 --price is what an hour of the device costs.
 --html writes one page. --json prints one document to stdout."""
-
-_SMALLER = (
-    ("precision=bf16",),
-    ("precision=bf16_split",),
-    ("precision=bf16_true",),
-    ("precision=bf16_split", "precision.moment=int8"),
-    ("optimizer=sgd", "optimizer.momentum=0"),
-)
-"""What may make a model fit of which one sample does not: the first of them changes least."""
 
 
 def run(args: list[str]) -> int:
@@ -154,30 +146,8 @@ def _sections(
         return
     one = several[0]
     yield sections.plan_section(one.made)
-    yield sections.memory_section(one.made, _ways(one.made, lines[0].words, config_dir))
+    yield sections.memory_section(one.made, ways(one.made, lambda way: _composed([*lines[0].words, *way], config_dir)))
     yield sections.time_section(one.made, one.against.seconds, price)
-
-
-def _ways(made: Prediction, words: Sequence[str], config_dir: str | None) -> list[str]:
-    """Words with which one sample would fit, tried one by one where it does not."""
-    limit = made.limit_bytes
-    if made.largest_batch != 0 or not isinstance(limit, int):
-        return []
-    from mpt.errors import MptError
-    from mpt.predict.prediction import fits
-    from mpt.train.run import plan
-    from mpt.units import bytes_text
-
-    found = []
-    for way in _SMALLER:
-        try:
-            cfg = _composed([*words, *way], config_dir)
-            peak = fits(cfg, plan(cfg), 1)
-        except MptError:
-            continue
-        if peak <= limit:
-            found.append(f"{' '.join(way)} ({bytes_text(peak)})")
-    return found
 
 
 def _document(several: list[OneOf], price: float | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from mpt.predict.roofline import Spent
 from mpt.predict.tracker import OUTSIDE
 from mpt.report.section import Section, Table, Tone
 from mpt.types import ModuleRow, Unmeasured
-from mpt.units import bytes_text, number_text, seconds_text
+from mpt.units import bytes_text, counted, number_text, seconds_text
 
 Speed = Mapping[str, float | Unmeasured]
 _FEW = 5
@@ -100,9 +100,15 @@ def _modules(made: Prediction) -> Table:
     for name in (n for n in dict.fromkeys((*spent, *kept)) if n not in listed):
         label = name or "(the model itself)"
         size_text = bytes_text(kept[name]) if kept.get(name) else "–"
-        why = "the loss, the optimizer, the record" if name == OUTSIDE else "between its layers"
-        rows.append((label, "", "", "", "", "–", size_text, *_spent(spent.get(name)), why))
+        rows.append((label, "", "", "", "", "–", size_text, *_spent(spent.get(name)), _why_outside(name, made)))
     return Table(columns, tuple(rows), right=(5, 6, 7))
+
+
+def _why_outside(name: str, made: Prediction) -> str:
+    """What takes time or memory there, beside the layers."""
+    if name in made.plan.recomputed:
+        return "between its layers; its input is kept, all else computed again in the backward"
+    return "the loss, the optimizer, the record" if name == OUTSIDE else "between its layers"
 
 
 def _spent(spent: Spent | None) -> tuple[str, str]:
@@ -118,7 +124,7 @@ def _largest(made: Prediction) -> str:
     largest = made.largest_batch
     if isinstance(largest, Unmeasured):
         return f"n/a: {largest.reason}"
-    return f"{largest:,} samples" if largest else "none: one sample does not fit"
+    return counted(largest, "sample") if largest else "none: one sample does not fit"
 
 
 def _memory_notes(made: Prediction, ways: Sequence[str]) -> list[tuple[Tone, str]]:
@@ -134,6 +140,7 @@ def _memory_notes(made: Prediction, ways: Sequence[str]) -> list[tuple[Tone, str
         size, parts = keeping(plan.batch_size, plan.length.accumulate, largest)  # type: ignore[arg-type]
         what = f"a micro-batch of {plan.batch_size} does not fit"
         notes.append(("bad", f"{what}: data.batch_size={size} trainer.accumulate={parts} keeps the batch of an update"))
+        notes += [("careful", f"would fit as it is: {way}") for way in ways]
     notes += [("careful", f"{row.name}: {row.reason}; it stays in {row.compute}") for row in _left_high(made)]
     return notes
 

@@ -46,6 +46,7 @@ def ending_of(error: BaseException) -> Ending | None:
     """How a run ends that `error` stopped; None where it is a bug in mpt."""
     if out_of_memory(error):
         hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
+        hint += "; or trainer.checkpoint_activations=true, which changes no number"
         return Ending("FAILED", ExitCode.FAULT, f"out of memory: {str(error).splitlines()[0] or 'MemoryError'}; {hint}")
     if isinstance(error, torch.AcceleratorError):
         return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")

@@ -101,7 +101,7 @@ def _pass(run: Run, memory: MemoryMeter, batch: Batch) -> Preflight:
     with run.policy.forward():
         proof = probe(run.device.type)  # first: libraries take their workspace at the first product
     auditor = Auditor(run.model, run.plan.rows, run.cfg.precision, run.plan.mechanism)
-    with _explained(run.cfg.model.choice, run.model, batch), memory.observed(*batch), auditor, _arrivals(run) as order:
+    with _explained(run, batch), memory.observed(*batch), auditor, _arrivals(run) as order:
         with run.policy.forward():
             output = run.model(batch.inputs)
         run.task.check(output, batch)
@@ -135,7 +135,8 @@ def _arrivals(run: Run) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _explained(choice: str, model: nn.Module, batch: Batch) -> Iterator[None]:
+def _explained(run: Run, batch: Batch) -> Iterator[None]:
+    choice = run.cfg.model.choice
     try:
         yield
     except MptError:
@@ -143,10 +144,12 @@ def _explained(choice: str, model: nn.Module, batch: Batch) -> Iterator[None]:
     except (*FAULTS, MemoryError, SystemExit, StopIteration) as error:
         if out_of_memory(error):
             what = f"does not fit into memory with a micro-batch of {len(batch.targets)}"
-            raise DoesNotFit(Problem(f"model={choice}", what, "make the model or data.image_size smaller")) from error
+            hint = "make the model or data.image_size smaller"
+            hint = hint if run.plan.recomputed else f"trainer.checkpoint_activations=true takes less; or {hint}"
+            raise DoesNotFit(Problem(f"model={choice}", what, hint)) from error
         shown = f"{type(error).__name__}: {error}"
         what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {shown}"
-        where = line_of(error) or module_of(error, model)
+        where = line_of(error) or module_of(error, run.model)
         raise ModelError(Problem(f"model={choice}", what, f"raised in {where}")) from error
 
 

@@ -290,6 +290,30 @@ def test_a_micro_batch_that_does_not_fit_is_split(
     assert re.search(r"a micro-batch of 64 does not fit: data.batch_size=\d+ trainer.accumulate=\d+ keeps", shown)
 
 
+DEEP = ("model=gpt", "model.layers=6", "model.width=64", "model.context=256", "data=synthetic_tokens", "data.vocab=64")
+
+
+def test_what_would_fit_begins_with_what_changes_no_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.6155))
+    shown = output(capsys, *DEEP, "device=a100", "data.batch_size=1", "precision=fp32", "data.n=16")
+    ways = re.findall(r"would fit: (\S+(?: \w+[.\w]*=\S+)*) \(([\d.]+) MB\)", shown)
+    assert ways[0][0] == "trainer.checkpoint_activations=true"
+    fitting = predicted(capsys, *DEEP, "device=a100", "data.batch_size=1", "data.n=16", "precision=fp32", ways[0][0])
+    assert fitting["predicted"]["peak_bytes"] / 1e6 == pytest.approx(float(ways[0][1]), rel=0.01)
+    assert fitting["predicted"]["largest_batch"] >= 1
+    assert not any(way.startswith("trainer") and " " in way for way, _ in ways)
+
+
+def test_a_micro_batch_that_fits_if_activations_are_computed_again_is_told_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.63))
+    shown = output(capsys, *DEEP, "device=a100", "data.batch_size=6", "precision=fp32", "data.n=16")
+    assert re.search(r"a micro-batch of 6 does not fit.*would fit as it is: trainer.checkpoint_activations=true", shown)
+
+
 def test_a_policy_that_is_native_in_some_layers_and_emulated_in_others_has_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
