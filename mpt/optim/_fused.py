@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,10 @@ from mpt.formats.stored import Storage
 from mpt.optim._base import Optimizer, copy_lists, pairs
 from mpt.optim._grouped import by_dtype
 from mpt.optim._kernels import Kernel, Operands
+from mpt.optim._layout import in_memory_order, is_dense, laid_out_as
 from mpt.optim._windows import Windowed
+
+T = TypeVar("T", Tensor, Tensor | None)
 
 
 def of_kernel(params: list[Tensor], kernel: Kernel, moment: str, storage: Storage | None) -> Optimizer:
@@ -26,6 +30,9 @@ class Fused:
 
     Moments are zeros from the start: a first step that is skipped leaves zeros, where torch's SGD leaves uninitialised
     momentum, and a first step is like every other (0 · momentum + gradient).
+
+    On a CPU the kernels go through memory from end to end, and copy each gradient that is not laid out row by row,
+    to no use (a tenth of a channels_last ResNet-18's step). So they get those tensors as one row, in order of memory.
     """
 
     reads_device = False
@@ -38,9 +45,14 @@ class Fused:
             [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params] for _ in kernel.moments
         ]
         self._count = torch.zeros((), dtype=torch.float32, device=params[0].device)
+        on_cpu = params[0].device.type == "cpu"
+        self._rows = [i for i, p in enumerate(params) if on_cpu and not p.is_contiguous() and is_dense(p)]
+        self._given = [self._in_rows(of) for of in (params, *self._moments)]
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
-        params, moments = self.params, self._moments
+        params, *moments = self._given
+        if self._rows:
+            grads = self._in_rows(grads)
         if any(g is None for g in grads):  # `None in grads` would compare element by element: 10 µs a tensor
             have = pairs(params, grads)
             params, grads = [params[i] for i in have], [grads[i] for i in have]
@@ -50,6 +62,14 @@ class Fused:
         self._kernel.update(Operands(params, grads, moments, self._count), lr, divisor, found)  # type: ignore[arg-type]
         if self._kernel.counts:
             self._count.sub_(found)
+
+    def _in_rows(self, tensors: Sequence[T]) -> list[T]:
+        """A gradient of another layout than its parameter's is copied to that first."""
+        found = list(tensors)
+        for i in self._rows:
+            if (tensor := found[i]) is not None:
+                found[i] = in_memory_order(laid_out_as(tensor, self.params[i]))
+        return found
 
     def reset(self) -> None:
         for tensor in self.state_tensors():

@@ -17,6 +17,7 @@ from mpt.formats.stored import Dithered, Plain, Storage, Stored
 from mpt.optim._base import copy_lists
 from mpt.optim._eight_bit import EightBit, fits
 from mpt.optim._kernels import Kernel, Operands
+from mpt.optim._layout import in_memory_order, laid_out_as
 
 WINDOW = 1 << 22
 """Numbers in one window: 64 MiB of float32 for a weight, its gradient and two moments. A multiple of 8-bit blocks."""
@@ -71,8 +72,7 @@ class Windowed:
     def _slope(self, piece: Piece, grad: Tensor | None) -> Tensor:
         """The piece's gradient in float32, in the weight's order of memory."""
         assert grad is not None
-        param = self.params[piece.index]
-        alike = grad if grad.stride() == param.stride() else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
+        alike = laid_out_as(grad, self.params[piece.index])
         return in_memory_order(alike)[piece.start : piece.stop].float()
 
     def reset(self) -> None:
@@ -91,11 +91,6 @@ class Windowed:
 
     def _moments(self) -> Iterator[Stored]:
         return (m for window in self._windows for piece in window for m in piece.moments)
-
-
-def in_memory_order(x: Tensor) -> Tensor:
-    """A view of a dense tensor's numbers as they lie in memory, whatever the order of its dimensions."""
-    return x.detach().as_strided((x.numel(),), (1,))
 
 
 def _pieces(index: int, param: Tensor, moment: str, signed: tuple[bool, ...], storage: Storage) -> Iterator[Piece]:
