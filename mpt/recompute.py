@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
@@ -42,19 +42,19 @@ def chosen(model: nn.Module, asked: bool | Sequence[str]) -> tuple[str, ...]:
     Raises: ModelError where a model has no such blocks, or a glob matches no module.
     """
     if isinstance(asked, bool):
-        found = tuple(_blocks(model)) if asked else ()
+        found = _each_once(model, _blocks(model)) if asked else ()
         if asked and not found:
             hint = f"name modules by globs instead, e.g. {KEY}=[{_example(model)}]; `mpt plan` lists them"
             raise ModelError(Problem(KEY, _NO_BLOCKS, hint))
         return found
-    names = [name for name, module in model.named_modules() if name and _runs(module)]
+    names = list(_called("", model))
     wrong = [glob for glob in asked if not any(fnmatchcase(name, glob) for name in names)]
     if wrong:
         hints = [did_you_mean(glob.strip("*."), names) for glob in wrong]
         raise ModelError(
             *(Problem(KEY, f"`{glob}` matches no module", hint) for glob, hint in zip(wrong, hints, strict=True))
         )
-    return _outermost([name for name in names if any(fnmatchcase(name, glob) for glob in asked)])
+    return _each_once(model, _outermost(name for name in names if any(fnmatchcase(name, glob) for glob in asked)))
 
 
 def install(model: nn.Module, names: Sequence[str]) -> None:
@@ -99,22 +99,38 @@ def _is_stage(module: nn.Module) -> bool:
     return any(count > 1 for row in rows for count in Counter(type(c) for c in row if _is_whole(c)).values())
 
 
-def _outermost(names: Sequence[str]) -> tuple[str, ...]:
-    """Without those that lie inside of others."""
+def _outermost(names: Iterable[str]) -> Iterator[str]:
+    """Without those that lie inside of others, which come before them."""
     found: list[str] = []
     for name in names:
         if not any(name.startswith(f"{outer}.") for outer in found):
             found.append(name)
-    return tuple(found)
+            yield name
 
 
-def _runs(module: nn.Module) -> bool:
-    """Whether it can be called: a ModuleList can't."""
-    return type(module).forward is not nn.Module.forward
+def _each_once(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
+    """A module that stands at several places has its first name."""
+    first: dict[int, str] = {}
+    for name in names:
+        first.setdefault(id(model.get_submodule(name)), name)
+    return tuple(first.values())
+
+
+def _called(prefix: str, module: nn.Module) -> Iterator[str]:
+    """Names of the modules inside that may be called: no ModuleList is, nor what lies in a MultiheadAttention."""
+    if type(module).forward is nn.MultiheadAttention.forward:
+        return
+    for name, child in module.named_children():
+        if type(child).forward is not nn.Module.forward:
+            yield f"{prefix}{name}"
+        yield from _called(f"{prefix}{name}.", child)
 
 
 def _example(model: nn.Module) -> str:
-    return next((name for name, module in model.named_children() if _runs(module) and _has_layers(module)), "NAME")
+    """A module that may well be named: one with layers, else one with weights."""
+    modules = [(name, model.get_submodule(name)) for name in _called("", model)]
+    weighted = [name for name, module in modules if any(True for _ in module.parameters())]
+    return next((name for name, module in modules if _has_layers(module)), (*weighted, "NAME")[0])
 
 
 def _again(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

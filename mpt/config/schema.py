@@ -180,7 +180,7 @@ class TrainerConfig:
     cuda_graphs: bool
     """Replay a compiled model's kernels as CUDA graphs (mode reduce-overhead): for steps that launching bounds."""
     checkpoint_activations: bool | list[str]
-    """Keep only the inputs of the model's repeated blocks, or of modules that globs name (`[layer1.*]`), and compute
+    """Keep only the inputs of the model's repeated blocks (`true`), or of modules by globs (`[layer1.*]`), and compute
     the rest again in the backward pass: less memory, the same numbers, a third more computing at most."""
     channels_last: str
     """`auto` (convolutional nets), `true` or `false`."""

@@ -290,13 +290,13 @@ def test_a_micro_batch_that_does_not_fit_is_split(
     assert re.search(r"a micro-batch of 64 does not fit: data.batch_size=\d+ trainer.accumulate=\d+ keeps", shown)
 
 
-DEEP = ("model=gpt", "model.layers=6", "model.width=64", "model.context=256", "data=synthetic_tokens", "data.vocab=64")
+DEEP = ("model=gpt", "model.layers=3", "model.width=64", "model.context=128", "data=synthetic_tokens", "data.vocab=64")
 
 
 def test_what_would_fit_begins_with_what_changes_no_number(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.6155))
+    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.6118))
     shown = output(capsys, *DEEP, "device=a100", "data.batch_size=1", "precision=fp32", "data.n=16")
     ways = re.findall(r"would fit: (\S+(?: \w+[.\w]*=\S+)*) \(([\d.]+) MB\)", shown)
     assert ways[0][0] == "trainer.checkpoint_activations=true"
@@ -309,7 +309,7 @@ def test_what_would_fit_begins_with_what_changes_no_number(
 def test_a_micro_batch_that_fits_if_activations_are_computed_again_is_told_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.63))
+    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.617))
     shown = output(capsys, *DEEP, "device=a100", "data.batch_size=6", "precision=fp32", "data.n=16")
     assert re.search(r"a micro-batch of 6 does not fit.*would fit as it is: trainer.checkpoint_activations=true", shown)
 

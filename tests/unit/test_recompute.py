@@ -67,6 +67,19 @@ def test_globs_take_the_outermost_of_what_they_match() -> None:
     assert chosen(model, False) == chosen(model, []) == ()
 
 
+def test_a_module_at_several_places_is_taken_once() -> None:
+    shared = _blocks_model.Block(4)
+    model = nn.ModuleDict({"a": nn.ModuleList([shared, _blocks_model.Block(4)]), "b": nn.Sequential(shared)})
+    assert chosen(model, True) == chosen(model, ["?.?"]) == ("a.0", "a.1")
+
+
+def test_what_is_never_called_can_not_be_named() -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 8)
+    with pytest.raises(ModelError, match=r"self_attn\.out_proj"):
+        chosen(model, ["self_attn.out_proj"])
+    assert chosen(model, ["self_attn*"]) == ("self_attn",)
+
+
 def test_what_matches_nothing_is_told_with_near_names() -> None:
     model = gpt.build({"layers": 2}, TOKENS)
     with pytest.raises(ModelError, match=r"`block\.\*` matches no module") as raised:

@@ -118,8 +118,9 @@ def _composed(
 
 
 def _plain(word: str) -> str:
-    """The value without quotes."""
+    """The value without quotes, as YAML has it: Hydra lists Python's True."""
     text = words.split(word).text or ""
+    text = text.lower() if text in ("True", "False") else text
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
