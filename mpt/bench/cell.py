@@ -21,10 +21,10 @@ from mpt.predict.prediction import keeping
 from mpt.telemetry.device import wait
 from mpt.telemetry.memory import Memory, MemoryMeter
 from mpt.train.engine import Engine, make_engine
+from mpt.train.host import on_host
 from mpt.train.outcome import lasting
 from mpt.train.preflight import preflight
 from mpt.train.products import float32_products
-from mpt.train.threads import cpu_threads
 from mpt.types import Batch, Unmeasured
 
 EXPERT_STEPS = 64
@@ -128,6 +128,6 @@ class Cell:
         cfg, plan = self.cfg, self.run.plan
         with ExitStack() as stack:
             stack.enter_context(flags(cfg.precision, plan.device, cfg.trainer.deterministic))
-            stack.enter_context(cpu_threads(cfg, plan))
+            stack.enter_context(on_host(cfg, plan))
             stack.enter_context(float32_products(cfg, plan))
             yield

@@ -22,8 +22,8 @@ from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, r
 from mpt.predict.sharding import Sharding
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Untraceable
+from mpt.train.host import on_host
 from mpt.train.products import float32_products
-from mpt.train.threads import cpu_threads
 from mpt.types import Unmeasured
 
 CUDA_CONTEXT_BYTES = 600 * 10**6
@@ -184,7 +184,7 @@ def _roofline(traced: Trace, rates: Rates, accumulate: int, name: str) -> Time |
 
 def _measured_time(cfg: RunConfig, plan: Plan, traced: Trace) -> tuple[Time | Unmeasured, str]:
     """On a device that is here: what its products, copies and this step's ops took in a second of trying."""
-    with flags(cfg.precision, plan.device), cpu_threads(cfg, plan), float32_products(cfg, plan):
+    with flags(cfg.precision, plan.device), on_host(cfg, plan), float32_products(cfg, plan):
         found = calibrate(traced, plan.device, plan.length.accumulate)
     how = f"{found.spent_s:.1f} s of measuring on {plan.device.name}; ops of {found.covered:.0%} of the time one by one"
     return calibrated(traced, found, plan.length.accumulate), how

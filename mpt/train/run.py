@@ -35,6 +35,7 @@ from mpt.telemetry.memory import MemoryMeter
 from mpt.train.closing import last_lines
 from mpt.train.engine import make_engine
 from mpt.train.faults import ending_of, out_of_memory
+from mpt.train.host import on_host
 from mpt.train.inject import injector
 from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
@@ -45,7 +46,6 @@ from mpt.train.progress import Ending, Progress
 from mpt.train.resume import Origin, checkpoint_dir, origin, stored
 from mpt.train.signals import StopRequest
 from mpt.train.state import Course, capture, changes, load_weights, restore
-from mpt.train.threads import cpu_threads
 from mpt.types import Batch, DeviceFacts
 from mpt.units import bytes_text
 
@@ -71,7 +71,7 @@ def train(cfg: RunConfig, argv: list[str]) -> int:
         with clock.phase("startup"), stop.waiting():
             course, told = _course(cfg, clock, start, state)
         plan = course.run.plan
-        with cpu_threads(cfg, plan), float32_products(cfg, plan) as routing, closing(course.run.data):
+        with on_host(cfg, plan), float32_products(cfg, plan) as routing, closing(course.run.data):
             return _train(course, start, state, [*told, *([routing] if routing else [])], stop, argv)
 
 
