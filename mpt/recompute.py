@@ -42,7 +42,7 @@ def chosen(model: nn.Module, asked: bool | Sequence[str]) -> tuple[str, ...]:
     Raises: ModelError where a model has no such blocks, or a glob matches no module.
     """
     if isinstance(asked, bool):
-        found = _each_once(model, _blocks(model)) if asked else ()
+        found = blocks(model) if asked else ()
         if asked and not found:
             hint = f"name modules by globs instead, e.g. {KEY}=[{_example(model)}]; `mpt plan` lists them"
             raise ModelError(Problem(KEY, _NO_BLOCKS, hint))
@@ -67,11 +67,12 @@ def install(model: nn.Module, names: Sequence[str]) -> None:
         module.forward = _again(name, module, module.forward)
 
 
-def _blocks(model: nn.Module) -> Iterator[str]:
-    """Modules with layers inside that stand in a container, of classes that do so more than once."""
+def blocks(model: nn.Module) -> tuple[str, ...]:
+    """Names of a model's repeated blocks: modules with layers inside that stand in a container, of classes that do so
+    more than once. Works on meta tensors."""
     candidates = dict(_candidates("", model))
     counts = Counter(type(module) for module in candidates.values())
-    yield from (name for name, module in candidates.items() if counts[type(module)] > 1)
+    return _each_once(model, (name for name, module in candidates.items() if counts[type(module)] > 1))
 
 
 def _candidates(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

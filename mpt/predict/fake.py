@@ -27,9 +27,10 @@ from mpt.errors import MptError, Problem
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
 from mpt.precision.roles import own_parameters
-from mpt.predict.blocks import blocks_of, parameters_of
+from mpt.predict.blocks import parameters_of
 from mpt.predict.trace import Kept, Trace
 from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
+from mpt.recompute import blocks
 from mpt.rng import capture, restore
 from mpt.telemetry.storages import distinct_bytes
 from mpt.train.engine import Engine, make_engine
@@ -88,7 +89,7 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         ready=tracker.ready(),
         parameters=parameters_of(parts.model),
         kept=kept,
-        blocks=blocks_of(parts.model),
+        blocks=blocks(parts.model),
     )
 
 

@@ -23,12 +23,12 @@ from torch.utils._pytree import tree_flatten
 from mpt.build import Run, build, make_plan
 from mpt.config.compose import compose
 from mpt.models.torchvision import build as torchvision
-from mpt.predict.blocks import blocks_of
 from mpt.predict.communication import communication
 from mpt.predict.fake import trace
 from mpt.predict.memory import memory
 from mpt.predict.sharding import Sharding, buckets, in_shards
 from mpt.predict.trace import Trace
+from mpt.recompute import blocks
 from mpt.types import DataSpec, Unmeasured
 
 GPT = (
@@ -88,7 +88,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def sharded(run: Run, n: int, half: bool) -> nn.Module:
     mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
     mesh = init_device_mesh("cpu", (n,))
-    for name in blocks_of(run.model):
+    for name in blocks(run.model):
         fully_shard(run.model.get_submodule(name), mesh=mesh, mp_policy=mixed)
     fully_shard(run.model, mesh=mesh, mp_policy=mixed)
     return run.model
@@ -107,11 +107,12 @@ def stepped(run: Run, model: nn.Module, optimizer: torch.optim.Optimizer | None 
     return watch
 
 
-@pytest.mark.parametrize("n", [8, 7])
-def test_fsdps_categories_are_those_of_torchs_own_and_its_peak_is_within_two_percent(n: int) -> None:
-    traced = of("precision=fp32", "checkpoint.background=false")
+@pytest.mark.parametrize(("n", "again"), [(8, "false"), (7, "false"), (8, "true")])
+def test_fsdps_categories_are_those_of_torchs_own_and_its_peak_is_within_two_percent(n: int, again: str) -> None:
+    words = ("precision=fp32", f"trainer.checkpoint_activations={again}")
+    traced = of(*words, "checkpoint.background=false")
     made = in_shards(traced, n)
-    run = build(compose([*GPT, "precision=fp32"]))
+    run = build(compose([*GPT, *words]))
     with processes(n):
         model = sharded(run, n, half=False)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -128,9 +129,10 @@ def test_fsdps_categories_are_those_of_torchs_own_and_its_peak_is_within_two_per
     assert predicted == pytest.approx(watch.peak_bytes, rel=0.02)
 
 
+@pytest.mark.parametrize("again", ["false", "true"])
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-def test_fsdp_sends_what_torchs_own_sends(half: bool) -> None:
-    words = ("precision=bf16",) if half else ("precision=fp32",)
+def test_fsdp_sends_what_torchs_own_sends(half: bool, again: str) -> None:
+    words = ("precision=bf16" if half else "precision=fp32", f"trainer.checkpoint_activations={again}")
     n, share = 4, 3 / 4
     sent = communication(of(*words), Sharding("fsdp", n), {}, 1, None).sent_bytes
     run = build(compose([*GPT, *words]))
@@ -185,11 +187,9 @@ def test_blocks_are_what_repeats() -> None:
     with torch.device("meta"):
         resnet = torchvision({"arch": "resnet18"}, spec)
         convnext = torchvision({"arch": "convnext_tiny"}, spec)
-    assert blocks_of(resnet) == tuple(f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1))
-    assert [name for name in blocks_of(convnext) if name.startswith("features.1")] == [
-        f"features.1.{i}" for i in range(3)
-    ]
-    assert blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == ()
+    assert blocks(resnet) == tuple(f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1))
+    assert [name for name in blocks(convnext) if name.startswith("features.1")] == [f"features.1.{i}" for i in range(3)]
+    assert blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == ()
 
 
 def test_what_computing_hides_is_not_counted_but_the_ends_always_are() -> None:
