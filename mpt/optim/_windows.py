@@ -48,13 +48,14 @@ class Windowed:
             p for i, t in enumerate(params) for p in _pieces(i, t, moment, tuple(kernel.moments.values()), storage)
         ]
         self._windows = list(_windows(pieces))
+        self.update_window: Callable[..., None] = self._update
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
         self._count.add_(1)
         for window in self._windows:
             pieces = [p for p in window if grads[p.index] is not None]
             if pieces:
-                self._update(pieces, grads, lr, divisor, found)
+                self.update_window(pieces, grads, lr, divisor, found)
         self._count.sub_(found)
 
     def _update(

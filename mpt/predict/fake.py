@@ -28,6 +28,7 @@ from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
 from mpt.precision.roles import own_parameters
 from mpt.predict.blocks import parameters_of
+from mpt.predict.repeats import repeat_windows
 from mpt.predict.trace import Kept, Trace
 from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
 from mpt.recompute import blocks
@@ -69,6 +70,7 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
                 lasting[name] for name in ("parameters", "buffers", "masters", "optimizer", "ema")
             )
         tracker.number(parts.model.parameters())
+        repeat_windows(parts.optimizer, tracker)
         with tracker:
             _attempt(parts, engine, tracker, window)
         weights = dict(_weights(parts, lasting))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from mpt.config.compose import compose
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.predict.fake import trace
 from mpt.predict.memory import blocks, curve, for_device, memory, scaling
+from mpt.predict.repeats import repeated
 from mpt.predict.trace import Storage, Trace
-from mpt.predict.tracker import OUTSIDE, Untraceable
+from mpt.predict.tracker import OUTSIDE, Call, TensorSpec, Tracker, Untraceable
 from mpt.types import DeviceFacts
 from tests.e2e._run import Done
 
@@ -179,3 +181,46 @@ def test_a_model_that_fails_leaves_no_log_of_torchs(tmp_path: Path, caplog: pyte
     with pytest.raises(Untraceable, match="63"):
         of("model=custom", net(tmp_path, "nn.Flatten(), nn.Linear(63, 10)"))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("precision", ["bf16_split", "nvfp4"])
+def test_what_is_noted_again_or_made_from_what_is_known_is_what_a_full_trace_finds(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpt.optim._windows.WINDOW", 1 << 11)
+    words = (*TINY["gpt"], f"precision={precision}", "precision.moment=int8", "trainer.accumulate=2")
+    quick = of(*words)
+    monkeypatch.setattr("mpt.predict.fake.repeat_windows", lambda *_: None)
+    monkeypatch.setattr("mpt.predict.tracker._maker", lambda *_: None)
+    full = of(*words)
+    assert (quick.events, quick.storages, quick.turns) == (full.events, full.storages, full.turns)
+    told = [[replace(op, signature=0) for op in made.ops] for made in (quick, full)]
+    assert told[0] == told[1]
+    for ours, theirs in zip(quick.ops, full.ops, strict=True):  # views tell of what they are: another weight
+        if ours.kernel:
+            assert operands(quick.calls[ours.signature]) == operands(full.calls[theirs.signature])
+
+
+def operands(call: Call) -> list[object]:
+    return [leaf for leaf in call.leaves if isinstance(leaf, TensorSpec)]
+
+
+def test_a_run_that_leaves_a_storage_behind_is_not_taken_for_another() -> None:
+    tracker = Tracker(torch.nn.Identity(), tf32=False)
+    tracker.phase = "update"
+    kept: list[torch.Tensor] = []
+
+    def run(size: int, *, keep: bool) -> None:
+        made = torch.zeros(size)
+        if keep:
+            kept.append(made)
+
+    drop = repeated(lambda size: run(size, keep=False), lambda size: size, tracker)
+    hold = repeated(lambda size: run(size, keep=True), lambda size: size, tracker)
+    with tracker:
+        for _ in range(3):
+            drop(5)
+            hold(6)
+    assert [tensor.numel() for tensor in kept] == [6, 6, 6]
+    assert [s.nbytes for s in tracker.storages()] == 3 * [20, 24]
+    assert tracker.order() == (0, ~0, 1, 2, ~2, 3, 4, ~4, 5)
