@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mpt.build import make_plan
+from mpt.checkpoint import load
 from mpt.config.compose import compose
 from mpt.errors import ModelError
 from mpt.predict.fake import trace
@@ -109,6 +110,14 @@ def test_a_trace_has_what_is_computed_again_in_the_backward_of_its_modules() -> 
     kept, all_kept = memory(within).kept, memory(without).kept
     inside = sum(size for name, size in kept.items() if name.startswith("blocks.") and name.count(".") > 1)
     assert inside < 0.05 * sum(size for name, size in all_kept.items() if name.startswith("blocks."))
+
+
+def test_memory_that_runs_out_in_a_recomputation_leaves_nothing_behind(tmp_path: Path) -> None:
+    run = Done(tmp_path / "run", *CNN, ON, "model.kwargs.kind=Hungry")
+    assert [(event["micro_batch"], event["parts"]) for event in run.events("out_of_memory")] == [(16, 2)]
+    state = load(run.folder)["model"]
+    parts = 12 + sum(1 for row in run.steps if row["step"] >= run.events("out_of_memory")[0]["step"])
+    assert [int(v) for k, v in state.items() if k.endswith("num_batches_tracked")] == [parts, parts]
 
 
 def test_a_block_that_cant_be_computed_again_is_refused_before_anything_is_written(tmp_path: Path) -> None:
