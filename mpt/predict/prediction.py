@@ -16,6 +16,7 @@ from mpt.plan.plan import Plan
 from mpt.precision.switches import flags
 from mpt.predict.calibrate import calibrate, calibrated
 from mpt.predict.communication import NOTHING, Communication, communication
+from mpt.predict.compiled import NOT_TOLD, is_compiled, products
 from mpt.predict.fake import MEASURED_WAY, trace
 from mpt.predict.memory import Memory, Scaling, cublas_bytes, for_device, scaling
 from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, roofline
@@ -47,6 +48,9 @@ class Prediction:
     weights: dict[str, int]
     traced: Trace | None = None
     communication: Communication = NOTHING
+    compiled: bool = False
+    """Whether the step would run compiled: figures are the eager one's. `products_s`: what it takes at least."""
+    products_s: float | Unmeasured = NOT_TOLD
 
     @property
     def samples(self) -> int:
@@ -96,7 +100,17 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         traced.weights,
         alone,
         _communication(cfg, plan, alone, found),
+        is_compiled(cfg, plan),
+        _products_s(cfg, plan, traced),
     )
+
+
+def _products_s(cfg: RunConfig, plan: Plan, traced: Trace) -> float | Unmeasured:
+    """Seconds of the products alone, for what is compiled for a GPU of the table; measuring them twice would differ."""
+    if not is_compiled(cfg, plan) or cfg.device not in GPUS:
+        return NOT_TOLD
+    found = _time(cfg, plan, products(traced))[0]
+    return found if isinstance(found, Unmeasured) else found.total_s
 
 
 def _sharding(cfg: RunConfig) -> Sharding:

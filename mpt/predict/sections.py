@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mpt.config.gpus import gpu_of
+from mpt.predict import compiled
 from mpt.predict.prediction import Prediction, keeping
 from mpt.predict.roofline import Spent
 from mpt.predict.tracker import OUTSIDE
@@ -127,8 +128,15 @@ def _largest(made: Prediction) -> str:
     return counted(largest, "sample") if largest else "none: one sample does not fit"
 
 
+def of_compiled(made: Prediction) -> str:
+    """What the predicted step is not, where the model is compiled."""
+    if isinstance(made.products_s, Unmeasured):
+        return compiled.TIME
+    return f"{compiled.TIME}; its products alone take {in_ms(made.products_s)}"
+
+
 def _memory_notes(made: Prediction, ways: Sequence[str]) -> list[tuple[Tone, str]]:
-    notes: list[tuple[Tone, str]] = []
+    notes: list[tuple[Tone, str]] = [("careful", compiled.MEMORY)] if made.compiled else []
     limit, largest, one = made.limit_bytes, made.largest_batch, made.smallest_bytes
     known = isinstance(limit, int) and isinstance(largest, int) and isinstance(one, int)
     plan = made.plan
@@ -167,6 +175,7 @@ def _whole(made: Prediction, run_s: float, price_per_h: float | None) -> list[tu
 def _time_notes(made: Prediction, step_s: float) -> list[tuple[Tone, str]]:
     share = made.wait_s / step_s
     notes: list[tuple[Tone, str]] = [("careful", what) for what in not_counted(made)]
+    notes += [("careful", of_compiled(made))] if made.compiled else []
     if share < _WAITS:
         return notes
     wanted = math.ceil(made.loading_s / max(step_s - made.wait_s, 1e-9))

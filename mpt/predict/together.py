@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mpt.predict import compiled
 from mpt.predict.prediction import Against, Prediction
 from mpt.predict.sections import in_ms, not_counted, ratio
 from mpt.report.section import Section, Table, Tone
@@ -98,6 +99,7 @@ def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[To
     notes += [("careful", what) for one in several for what in _costs(one)]
     notes += [("", what) for one in several for what in _emulated(one.made)]
     notes += [("careful", what) for one in several for what in not_counted(one.made)]
+    notes += [("careful", what) for one in several if one.made.compiled for what in (compiled.MEMORY, compiled.TIME)]
     if price_per_h is not None:
         notes.append(("", f"cost: of the whole run without evaluations, at {price_per_h:g} an hour"))
     return list(dict.fromkeys(notes))
