@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_unflatten
 
+from mpt.checkpoint.snapshot import fits
 from mpt.predict.memory import memory
+from mpt.predict.replay import Replay
 from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Call, TensorSpec
@@ -52,7 +54,10 @@ class Calibration:
 
 
 def calibrate(trace: Trace, facts: DeviceFacts, accumulate: int, budget_s: float = BUDGET_S) -> Calibration:
-    """Measures for about `budget_s`, under the switches that are set now; the last op begun may end after it."""
+    """Measures for about `budget_s`, under the switches that are set now; what was begun may end after it.
+
+    The step's ops are timed in their order where two steps fit into about that, else one by one, the longest first.
+    """
     start = time.perf_counter()
     device = torch.device(facts.type, facts.index) if facts.type == "cuda" else torch.device(facts.type)
     forms = sorted({op.form for op in trace.ops if op.executed})
@@ -61,21 +66,36 @@ def calibrate(trace: Trace, facts: DeviceFacts, accumulate: int, budget_s: float
     flops = {form: 1e12 * rate for form, rate in found.items() if rate is not None}
     launch_s, overhead_s = _per_call(device)
     rates = Rates(flops, _bandwidth(device), launch_s)
-    measured: dict[int, float] = {}
     wanted = _by_weight(trace, rates, accumulate)
+    total = sum(weight for _, weight in wanted) or 1.0
+    if trace.flow and _has_room(trace, facts) and sum(reckon(op, rates) for op in trace.ops) < budget_s:
+        measured = Replay(trace, device).seconds(start + budget_s)
+    else:
+        measured = _apart(trace, wanted, device, start + budget_s)
+    covered = sum(weight for signature, weight in wanted if signature in measured)
+    _extend(trace, rates, measured)
+    return Calibration(rates, measured, overhead_s, covered / total, time.perf_counter() - start)
+
+
+def _apart(trace: Trace, wanted: list[tuple[int, float]], device: torch.device, until_s: float) -> dict[int, float]:
+    """Seconds of a call by signature, each tried on its own, the longest first, until that time."""
+    measured: dict[int, float] = {}
     crowded = memory(trace).peak_bytes > _BETWEEN_BYTES
     others = torch.zeros(_BETWEEN_BYTES // 4, device=device) if crowded else None
-    total = sum(weight for _, weight in wanted) or 1.0
-    covered = 0.0
-    for signature, weight in wanted:
-        if time.perf_counter() - start > budget_s:
+    for signature, _ in wanted:
+        if time.perf_counter() > until_s:
             break
         seconds = _timed(trace.calls[signature], device, others)
         if seconds is not None:
             measured[signature] = seconds
-            covered += weight
-    _extend(trace, rates, measured)
-    return Calibration(rates, measured, overhead_s, covered / total, time.perf_counter() - start)
+    return measured
+
+
+def _has_room(trace: Trace, facts: DeviceFacts) -> bool:
+    """Whether the step's tensors can lie on the present device."""
+    peak = memory(trace).peak_bytes
+    on_device = facts.memory_bytes is None or 2 * peak < facts.memory_bytes
+    return on_device and (facts.type == "cuda" or fits(peak))
 
 
 def _by_weight(trace: Trace, rates: Rates, accumulate: int) -> list[tuple[int, float]]:

@@ -86,6 +86,7 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         lasting=lasting,
         weights=weights,
         calls=tuple(tracker.calls),
+        flow=tuple(tracker.flow) if len(tracker.flow) == len(tracker.ops) else (),
         uncounted=frozenset(tracker.uncounted),
         turns=tuple(tracker.turns),
         ready=tracker.ready(),

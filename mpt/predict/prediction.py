@@ -200,7 +200,7 @@ def _measured_time(cfg: RunConfig, plan: Plan, traced: Trace) -> tuple[Time | Un
     """On a device that is here: what its products, copies and this step's ops took in a second of trying."""
     with flags(cfg.precision, plan.device), on_host(cfg, plan), float32_products(cfg, plan):
         found = calibrate(traced, plan.device, plan.length.accumulate)
-    how = f"{found.spent_s:.1f} s of measuring on {plan.device.name}; ops of {found.covered:.0%} of the time one by one"
+    how = f"{found.spent_s:.1f} s of measuring on {plan.device.name}; ops of {found.covered:.0%} of it called again"
     return calibrated(traced, found, plan.length.accumulate), how
 
 

@@ -90,6 +90,8 @@ class Trace:
     """Bytes of weights, masters, gradients and optimizer state of each module."""
     calls: tuple[Any, ...] = ()
     """By signature: the op and what its operands were."""
+    flow: tuple[Any, ...] = ()
+    """By op: where its operands and results lie; empty where an op was noted without being seen."""
     uncounted: frozenset[str] = frozenset()
     turns: tuple[Turn, ...] = ()
     ready: tuple[int, ...] = ()

@@ -45,6 +45,25 @@ class Call(NamedTuple):
     spec: TreeSpec
 
 
+class Place(NamedTuple):
+    """Where an operand or a result lies: storages of the trace by their index, those from before by negative numbers.
+
+    Units: bytes of the whole storage, elements of `offset`.
+    """
+
+    storage: int
+    nbytes: int
+    offset: int
+    spec: TensorSpec
+
+
+class Flow(NamedTuple):
+    """Of one op: its operands as they come in its Call, and its results."""
+
+    given: tuple[Place, ...]
+    made: tuple[Place, ...]
+
+
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Entered above FakeTensorMode. Reads of the device outside the model answer 0; inside they end the trace.
 
@@ -56,6 +75,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.events: list[int] = []
         self.calls: list[Call] = []
+        self.flow: list[Flow] = []
         self.uncounted: set[str] = set()
         self.phase: Phase | None = None
         self.micro = 0
@@ -69,6 +89,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._index: dict[int, int] = {}
+        self._outside: dict[int, int] = {}
         self._signatures: dict[Any, int] = {}
         self._fresh: dict[int, Callable[[], Tensor] | None] = {}
         self._owners, self._labels = Owners(), Labels()
@@ -153,6 +174,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._read(args[0], module, phase)
         given: list[Tensor] = []
         signature = self._signature(func, args, kwargs, given)
+        operands = tuple(map(self._place, given))
         fresh = self._fresh.get(signature)
         out = func(*args, **kwargs) if fresh is None else fresh()
         if fresh is None and type(out) is FakeTensor and not func._schema.is_mutable:
@@ -164,7 +186,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _CAST and results and (phase == "forward" or recomputed()) and _key(given[0]) in self._weights:
             self._casts[self._index[_key(results[0])]] = self._weights[_key(given[0])]
         self._note(func, args, given, results, kernel, signature, module, phase)
+        self.flow.append(Flow(operands, tuple(map(self._place, results))))
         return out
+
+    def _place(self, x: Tensor) -> Place:
+        key = _key(x)
+        index = self._index.get(key)
+        if index is None:
+            index = self._outside.setdefault(key, -1 - len(self._outside))
+        return Place(index, x.untyped_storage().nbytes(), int(x.storage_offset()), _spec(x))
 
     def _where(self, node: Any) -> tuple[str, Phase]:
         found = self._found(node)
@@ -321,12 +351,16 @@ def _described(x: Any, tensors: list[Tensor]) -> Any:
 def _plain(leaf: Any) -> Any:
     """A leaf as something that can be compared and kept."""
     if isinstance(leaf, Tensor):
-        return TensorSpec(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype)
+        return _spec(leaf)
     try:
         hash(leaf)
     except TypeError:
         return repr(leaf)
     return leaf
+
+
+def _spec(x: Tensor) -> TensorSpec:
+    return TensorSpec(tuple(x.shape), tuple(x.stride()), x.dtype)
 
 
 def _key(t: Tensor) -> int:

@@ -1,0 +1,120 @@
+"""A traced step's ops on real tensors, one after another as in the step, each timed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from mpt.predict.trace import Op, Trace
+from mpt.predict.tracker import Place, TensorSpec
+from mpt.telemetry.device import wait
+from mpt.usercode import FAULTS
+
+_SMALL = 2.0**-10
+
+
+class Replay:
+    """Numbers flow from op to op, and storages come and go, as in the step: caches hold what they hold there.
+
+    An op that can't be called again is not timed; what it would have made is made unfilled.
+    """
+
+    def __init__(self, trace: Trace, device: torch.device) -> None:
+        self._trace, self._device = trace, device
+        self._last = {place.storage: at for at, flow in enumerate(trace.flow) for place in (*flow.given, *flow.made)}
+        self._ends: defaultdict[int, list[int]] = defaultdict(list)
+        for storage, at in self._last.items():
+            self._ends[at].append(storage)
+        self._outside: dict[int, Tensor] = {}
+        self._draw = torch.Generator(device=device).manual_seed(0)
+        for op, flow in zip(trace.ops, trace.flow, strict=True):
+            for place in flow.given:
+                if place.storage < 0 and place.storage not in self._outside:
+                    self._outside[place.storage] = self._filled(place, op)
+
+    def seconds(self, until_s: float) -> dict[int, float]:
+        """Seconds of a call by signature: of each op the median of the rounds that end before that time, or of one.
+
+        The first round is not counted. Units: of time.perf_counter.
+        """
+        self._round()
+        start = time.perf_counter()
+        rounds = [self._round()]
+        each_s = time.perf_counter() - start
+        while time.perf_counter() + each_s < until_s:
+            rounds.append(self._round())
+        found: defaultdict[int, list[float]] = defaultdict(list)
+        for at, op in enumerate(self._trace.ops):
+            spent = [seconds for one in rounds if (seconds := one[at]) is not None]
+            if spent:
+                found[op.signature].append(statistics.median(spent))
+        return {signature: statistics.fmean(spent) for signature, spent in found.items()}
+
+    def _round(self) -> list[float | None]:
+        """Seconds of each op; None for what makes a view only, or failed."""
+        held = dict(self._outside)
+        spent: list[float | None] = []
+        with torch.no_grad():
+            for at, op in enumerate(self._trace.ops):
+                spent.append(self._run(at, op, held) if op.kernel else None)
+                for storage in self._ends[at]:
+                    held.pop(storage, None)
+        return spent
+
+    def _run(self, at: int, op: Op, held: dict[int, Tensor]) -> float | None:
+        call, flow = self._trace.calls[op.signature], self._trace.flow[at]
+        seconds, results = None, []
+        try:
+            places = iter(flow.given)
+            leaves = [_view(held, next(places)) if isinstance(x, TensorSpec) else x for x in call.leaves]
+            args, kwargs = tree_unflatten(leaves, call.spec)
+            start = time.perf_counter()
+            out = call.func(*args, **kwargs)
+            wait(self._device)
+            seconds = time.perf_counter() - start
+            results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
+        except FAULTS:
+            pass
+        self._keep(flow.made, results, held)
+        return seconds
+
+    def _keep(self, made: Sequence[Place], results: list[Tensor], held: dict[int, Tensor]) -> None:
+        for i, place in enumerate(made):
+            if place.storage not in held:
+                fits = i < len(results) and results[i].untyped_storage().nbytes() >= place.nbytes
+                held[place.storage] = results[i] if fits else self._empty(place)
+
+    def _empty(self, place: Place) -> Tensor:
+        return torch.zeros(place.nbytes, dtype=torch.uint8, device=self._device)
+
+    def _filled(self, place: Place, op: Op) -> Tensor:
+        """What was there before the step: weights that keep the size of what flows through, moments and rates that are
+        small, counts and classes of 0 and 1."""
+        held = self._empty(place)
+        x = _view({place.storage: held}, place)
+        if not x.dtype.is_floating_point:
+            x.fill_(x.dim() > 0 and x.dtype != torch.bool)
+        elif op.phase == "update" or x.dim() == 0:
+            x.fill_(_SMALL)
+        elif x.dim() == 1:
+            x.fill_(1)
+        else:
+            x.normal_(0, math.sqrt(x.shape[0] / x.numel()), generator=self._draw)
+        return held
+
+
+def _view(held: dict[int, Tensor], place: Place) -> Tensor:
+    """The operand, in the storage that stands for its own."""
+    spec, there = place.spec, held[place.storage]
+    if there.shape == spec.shape and there.dtype is not spec.dtype:
+        return there  # kernels keep more digits than a trace knows of: statistics of a batch norm in bfloat16
+    return torch.empty(0, dtype=spec.dtype, device=there.device).set_(
+        there.untyped_storage(), place.offset, spec.shape, spec.stride
+    )

@@ -1,0 +1,93 @@
+"""A step's ops on real tensors: all of them run again, in their order, on operands of their kind."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from mpt.build import make_plan
+from mpt.config.compose import compose
+from mpt.predict import calibrate
+from mpt.predict.fake import trace
+from mpt.predict.replay import Replay
+from mpt.predict.trace import Trace
+from mpt.train.run import plan as planned
+
+CPU = torch.device("cpu")
+NETS = {
+    "small_cnn": ["model=small_cnn", "data=digits"],
+    "mlp with sgd, clipped, in parts": [
+        *("model=mlp", "data=digits", "optimizer=sgd", "trainer.clip_norm=1", "trainer.accumulate=3"),
+    ],
+    "gpt": ["model=gpt", "model.layers=1", "model.width=32", "model.heads=2", "model.context=16", "data=shakespeare"],
+    "resnet18": ["model=resnet18", "data=synthetic_images", "data.n=8", "data.image_size=32", "data.batch_size=2"],
+}
+
+
+def traced(words: list[str]) -> Trace:
+    cfg = compose([*words, "device=cpu"])
+    return trace(cfg, make_plan(cfg))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("net", NETS)
+def test_each_op_of_a_step_runs_again(net: str, precision: str) -> None:
+    step = traced([*NETS[net], f"precision={precision}"])
+    spent = Replay(step, CPU)._round()
+    assert len(step.flow) == len(step.ops)
+    assert [seconds is not None for seconds in spent] == [op.kernel for op in step.ops]
+    assert all(seconds is None or 0 < seconds < math.inf for seconds in spent)
+
+
+def test_numbers_flow_from_op_to_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of the first batch is that of a net that knows nothing: what comes out went through all layers."""
+    step = traced(NETS["gpt"])
+    seen: list[Any] = []
+    keep = Replay._keep
+
+    def kept(self: Replay, made: Any, results: list[Any], held: Any) -> None:
+        seen.extend(float(r) for r in results if r.dim() == 0 and r.dtype is torch.float32)
+        keep(self, made, results, held)
+
+    monkeypatch.setattr(Replay, "_keep", kept)
+    Replay(step, CPU)._round()
+    assert seen
+    assert all(math.isfinite(value) for value in seen)
+
+
+def test_what_cannot_be_called_again_is_not_timed_and_the_rest_goes_on() -> None:
+    step = traced(NETS["mlp with sgd, clipped, in parts"])
+    at = next(op.signature for op in step.ops if op.name == "addmm")
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RuntimeError("not here")
+
+    calls = [call._replace(func=refuses) if i == at else call for i, call in enumerate(step.calls)]
+    broken = replace(step, calls=tuple(calls))
+    found = Replay(broken, CPU).seconds(time.perf_counter())
+    assert at not in found
+    assert {op.signature for op in step.ops if op.kernel} - set(found) == {at}
+
+
+@pytest.mark.parametrize(("budget_s", "in_order"), [(1000.0, True), (0.0, False)])
+def test_a_step_longer_than_the_budget_is_timed_op_by_op(
+    budget_s: float, in_order: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    def noted(name: str) -> Callable[..., dict[int, float]]:
+        return lambda *_: taken.append(name) or {}  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(Replay, "seconds", noted("in order"))
+    monkeypatch.setattr(calibrate, "_apart", noted("apart"))
+    monkeypatch.setattr(calibrate, "ceiling_tflops", lambda *_: 1.0)
+    cfg = compose([*NETS["small_cnn"], "device=cpu"])
+    plan = planned(cfg)
+    calibrate.calibrate(trace(cfg, plan), plan.device, 1, budget_s)
+    assert taken == ["in order" if in_order else "apart"]
