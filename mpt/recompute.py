@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from mpt.errors import ModelError, Problem
@@ -141,13 +142,14 @@ def _again(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callabl
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        function = functools.partial(forward, **kwargs) if kwargs else forward
         if torch.compiler.is_compiling():  # the compiler plans the recomputation itself, random states and buffers too
+            function = functools.partial(forward, **kwargs) if kwargs else forward
             return checkpoint(function, *args, use_reentrant=False)
-        versions = _versions(args)
+        given, spec = tree_flatten((args, kwargs))
+        versions = _versions(given)
         contexts = nullcontext(), _AsBefore(name, slots)
-        out = checkpoint(function, *args, use_reentrant=False, context_fn=lambda: contexts)
-        if _versions(args) != versions:
+        out = checkpoint(_of_leaves(forward, spec), *given, use_reentrant=False, context_fn=lambda: contexts)
+        if _versions(given) != versions:
             what = f"`{name}` changes its input in place, so that it can't be computed again from it"
             raise ModelError(Problem(KEY, what, "name the other modules by globs, or change that module"))
         return out
@@ -155,9 +157,19 @@ def _again(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callabl
     return run
 
 
-def _versions(args: Sequence[Any]) -> list[int]:
+def _of_leaves(forward: Callable[..., Any], spec: TreeSpec) -> Callable[..., Any]:
+    """`forward`, given its arguments one by one: torch looks at no others for devices whose random states to keep."""
+
+    def run(*leaves: Any) -> Any:
+        args, kwargs = tree_unflatten(leaves, spec)
+        return forward(*args, **kwargs)
+
+    return run
+
+
+def _versions(given: Sequence[Any]) -> list[int]:
     """How often each tensor was changed in place, as autograd counts."""
-    return [x._version for x in args if isinstance(x, Tensor)]
+    return [x._version for x in given if isinstance(x, Tensor)]
 
 
 class _AsBefore:

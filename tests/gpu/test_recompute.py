@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from mpt.recompute import install
+from mpt.rng import seed_all
 from tests.contract.test_recompute import PATH
 from tests.gpu._gpu_kit import DEVICE, GPT, POLICIES, Kit, host_wait_is_allowed, host_wait_is_error
+from tests.unit.test_recompute import Called, Taking
 
 ON = "trainer.checkpoint_activations=true"
 BLOCKS = ("model=custom", PATH, "model.kwargs.width=16", "data=digits", "data.batch_size=16")
@@ -28,6 +31,18 @@ def test_steps_have_the_same_bits_as_without(net: str, precision: str) -> None:
     words = (*NETS[net], f"precision={precision}")
     for ours, plain in zip(state_after(*words, ON), state_after(*words), strict=True):
         assert torch.equal(ours, plain)
+
+
+@pytest.mark.parametrize("way", ["keyword", "tuple"])
+def test_masks_are_drawn_again_as_they_were_wherever_the_input_stands(way: str) -> None:
+    gradients = []
+    for names in ([], ["inner"]):
+        seed_all(0)
+        model = Called(Taking(in_place=False), way).to(DEVICE)
+        install(model, names)
+        model(torch.ones(8, 4, device=DEVICE)).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(a is not None and torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 @pytest.mark.cuda_only

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mpt.config.compose import compose
 from mpt.config.fingerprint import fingerprint
@@ -98,6 +99,52 @@ def test_a_block_that_changes_its_input_is_refused() -> None:
     install(model, chosen(model, True))
     with pytest.raises(ModelError, match=r"`1\.0` changes its input in place"):
         model(torch.randn(2, 1, 6, 6))
+
+
+class Called(nn.Module):
+    """Hands its input on by keyword, or inside of a tuple."""
+
+    def __init__(self, inner: nn.Module, way: str) -> None:
+        super().__init__()
+        self.inner, self.way = inner, way
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x=x * 1) if self.way == "keyword" else self.inner((x * 1, None))
+        return out
+
+
+class Taking(nn.Module):
+    """Drops some of its input, which it may change."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(4, 4), nn.Dropout(0.5, inplace=in_place)
+
+    def forward(self, x: Tensor | tuple[Tensor, None]) -> Tensor:
+        out: Tensor = self.layer(self.drop(x[0] if isinstance(x, tuple) else x))
+        return out
+
+
+@pytest.mark.parametrize("way", ["keyword", "tuple"])
+def test_inputs_of_any_place_are_watched_and_known_to_torch(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps random states of the devices of positional arguments alone: a mask would be drawn anew."""
+    given: list[object] = []
+    monkeypatch.setattr("mpt.recompute.checkpoint", lambda *a, **k: given.extend(a) or checkpoint(*a, **k))
+    gradients = []
+    for on in (False, True):
+        seed_all(0)
+        model = Called(Taking(in_place=False), way)
+        install(model, ["inner"] if on else [])
+        model(torch.ones(8, 4)).square().sum().backward()
+        gradients.append(model.inner.get_parameter("layer.weight").grad)
+    assert sum(isinstance(x, Tensor) for x in given) == 1
+    assert gradients[0] is not None
+    assert gradients[1] is not None
+    assert gradients[0].equal(gradients[1])
+    changing = Called(Taking(in_place=True), way)
+    install(changing, ["inner"])
+    with pytest.raises(ModelError, match="`inner` changes its input in place"):
+        changing(torch.ones(8, 4))
 
 
 def test_names_stay_and_without_gradients_nothing_is_wrapped() -> None:
