@@ -86,7 +86,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
     except Untraceable as error:
         why = Unmeasured("; ".join(f"{p.where}: {p.what}" for p in error.problems) + f"; {MEASURED_WAY}")
         return Prediction(plan, why, limit, nothing, nothing, why, "", 0.0, worker_count(cfg.data), {})
-    found, how = _time(cfg, plan, traced)
+    found, how = _time(cfg, plan, alone)
     return Prediction(
         plan,
         for_device(traced, plan.device),
@@ -101,15 +101,15 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         alone,
         _communication(cfg, plan, alone, found),
         is_compiled(cfg, plan),
-        _products_s(cfg, plan, traced),
+        _products_s(cfg, plan, alone),
     )
 
 
-def _products_s(cfg: RunConfig, plan: Plan, traced: Trace) -> float | Unmeasured:
+def _products_s(cfg: RunConfig, plan: Plan, alone: Trace) -> float | Unmeasured:
     """Seconds of the products alone, for what is compiled for a GPU of the table; measuring them twice would differ."""
     if not is_compiled(cfg, plan) or cfg.device not in GPUS:
         return NOT_TOLD
-    found = _time(cfg, plan, products(traced))[0]
+    found = _time(cfg, plan, products(alone))[0]
     return found if isinstance(found, Unmeasured) else found.total_s
 
 
@@ -126,9 +126,9 @@ def _wait_s(loading_s: float, workers: int, computing_s: float) -> float:
     return loading_s if not workers else max(0.0, loading_s / workers - computing_s)
 
 
-def step_s(cfg: RunConfig, plan: Plan, traced: Trace) -> float | Unmeasured:
+def step_s(cfg: RunConfig, plan: Plan, alone: Trace) -> float | Unmeasured:
     """Seconds of one step of that trace, waiting for data included; on a present device after a second of measuring."""
-    found, _ = _time(cfg, plan, traced)
+    found, _ = _time(cfg, plan, alone)
     if isinstance(found, Unmeasured):
         return found
     loading_s = _loading_s(cfg, plan) * plan.length.accumulate
@@ -176,19 +176,20 @@ def _limit(plan: Plan) -> int | Unmeasured:
     return memory - (CUDA_CONTEXT_BYTES if plan.device.type == "cuda" else 0)
 
 
-def _time(cfg: RunConfig, plan: Plan, traced: Trace) -> tuple[Time | Unmeasured, str]:
+def _time(cfg: RunConfig, plan: Plan, alone: Trace) -> tuple[Time | Unmeasured, str]:
+    """Of one process's step, from the trace of a step of one alone; and where the rates come from."""
     m, accumulate = plan.mechanism, plan.length.accumulate
     if m.backend == "emulated":
         return Unmeasured(f"{m.effective} is emulated on {plan.device.name}: no speed is claimed"), ""
     if m.low:
         labels = {row.name: row.compute for row in plan.rows if row.how == "native" and row.kind == "gemm"}
-        traced = lowered(traced, {name: label for name, label in labels.items() if label not in (m.compute, "float32")})
+        alone = lowered(alone, {name: label for name, label in labels.items() if label not in (m.compute, "float32")})
     if cfg.device not in GPUS:
-        return _measured_time(cfg, plan, traced)
+        return _measured_time(cfg, plan, alone)
     gpu = gpu_of(plan.device.name)
     assert gpu is not None, "device= names rows of the table"
     shares = f"attainable shares of the dense peaks of {gpu.name}, its bandwidth and launches"
-    return _roofline(traced, gpu_rates(gpu), accumulate, gpu.name), shares
+    return _roofline(_sharding(cfg)(alone), gpu_rates(gpu), accumulate, gpu.name), shares
 
 
 def _roofline(traced: Trace, rates: Rates, accumulate: int, name: str) -> Time | Unmeasured:
@@ -196,12 +197,12 @@ def _roofline(traced: Trace, rates: Rates, accumulate: int, name: str) -> Time |
     return Unmeasured(f"{found.reason} on {name}") if isinstance(found, Unmeasured) else found
 
 
-def _measured_time(cfg: RunConfig, plan: Plan, traced: Trace) -> tuple[Time | Unmeasured, str]:
+def _measured_time(cfg: RunConfig, plan: Plan, alone: Trace) -> tuple[Time | Unmeasured, str]:
     """On a device that is here: what its products, copies and this step's ops took in a second of trying."""
     with flags(cfg.precision, plan.device), on_host(cfg, plan), float32_products(cfg, plan):
-        found = calibrate(traced, plan.device, plan.length.accumulate)
+        found = calibrate(alone, plan.device, plan.length.accumulate)
     how = f"{found.spent_s:.1f} s of measuring on {plan.device.name}; ops of {found.covered:.0%} of it called again"
-    return calibrated(traced, found, plan.length.accumulate), how
+    return calibrated(_sharding(cfg)(alone), found, plan.length.accumulate), how
 
 
 def _loading_s(cfg: RunConfig, plan: Plan) -> float:
@@ -237,7 +238,7 @@ def compared(cfg: RunConfig, plan: Plan, made: Sequence[Prediction] = ()) -> Aga
     except Untraceable as error:
         return nothing_against("; ".join(p.what for p in error.problems))
     traced = _sharding(cfg)(alone)
-    found = _time(cfg, plan, traced)[0] if same is None else same.time
+    found = _time(cfg, plan, alone)[0] if same is None else same.time
     tf32: Time | Unmeasured = Unmeasured(f"{plan.device.name} has no TF32, or its rate is not known")
     gpu = gpu_of(plan.device.name) if cfg.device in GPUS else None
     if gpu is not None and gpu.tfloat32 is not None:

@@ -114,12 +114,20 @@ def reckon(op: Op, rates: Rates) -> float:
 
 def _op(op: Op, rates: Rates, measured: Mapping[int, float], overhead_s: float) -> tuple[float, str]:
     """Seconds, and what they are bound by."""
-    spent = measured.get(op.signature, reckon(op, rates)) if op.kernel else 0.0
+    spent = _spent(op, rates, measured) if op.kernel else 0.0
     arithmetic, bandwidth = _arithmetic_s(op, rates), op.moved / rates.bandwidth
     around = overhead_s if op.kernel and op.phase != "update" else 0.0
     if _launch_s(op, rates) + around >= max(arithmetic, bandwidth):
         return spent + around, "launch"
     return spent + around, "arithmetic" if arithmetic >= bandwidth else "bandwidth"
+
+
+def _spent(op: Op, rates: Rates, measured: Mapping[int, float]) -> float:
+    """Seconds; calls are measured whole, and a part of one starts no faster."""
+    whole = measured.get(op.signature)
+    if whole is None:
+        return reckon(op, rates)
+    return min(whole, max(whole * op.part, _launch_s(op, rates)))
 
 
 def _arithmetic_s(op: Op, rates: Rates) -> float:

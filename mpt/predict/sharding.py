@@ -128,7 +128,7 @@ def in_shards(trace: Trace, n: int) -> Trace:
 
 def _part(op: Op, n: int) -> Op:
     """Of an op on weights and what goes with them."""
-    return replace(op, bytes_read=-(-op.bytes_read // n), bytes_written=-(-op.bytes_written // n))
+    return replace(op, bytes_read=-(-op.bytes_read // n), bytes_written=-(-op.bytes_written // n), part=1 / n)
 
 
 class _Timeline:

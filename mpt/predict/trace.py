@@ -15,7 +15,7 @@ class Op:
     `flops` are the model's, `executed` what a kernel really does (half of a causal attention, its scores again in
     the backward; what is computed again is no more of the model); `form` is the format of a product's operands, empty
     for what is no product. An op with `kernel` False only makes a view. `signature` numbers its kind among those of
-    equal operands. `micro` is the micro-batch.
+    equal operands. `micro` is the micro-batch. `part` is the share of its call that runs, of several processes.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Op:
     tensors: int
     signature: int
     micro: int
+    part: float = 1.0
 
     @property
     def moved(self) -> int:
@@ -100,4 +101,4 @@ class Trace:
     kept: dict[str, tuple[Kept, ...]] = field(default_factory=dict)
     """Tensors of masters, optimizer and average, by category."""
     blocks: tuple[str, ...] = ()
-    """Modules of a row or list that have modules inside: layers of a transformer, stages' blocks of a ResNet."""
+    """The model's repeated blocks, as recompute.blocks finds them."""

@@ -26,10 +26,12 @@ from mpt.models.torchvision import build as torchvision
 from mpt.predict.communication import communication
 from mpt.predict.fake import trace
 from mpt.predict.memory import memory
+from mpt.predict.prediction import predict
+from mpt.predict.roofline import Rates, Time, roofline
 from mpt.predict.sharding import Sharding, buckets, in_shards
 from mpt.predict.trace import Trace
 from mpt.recompute import blocks
-from mpt.types import DataSpec, Unmeasured
+from mpt.types import DataSpec, DeviceFacts, Unmeasured
 
 GPT = (
     *("model=gpt", "model.layers=3", "model.width=60", "model.context=32", "data=shakespeare"),
@@ -190,6 +192,34 @@ def test_blocks_are_what_repeats() -> None:
     assert blocks(resnet) == tuple(f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1))
     assert [name for name in blocks(convnext) if name.startswith("features.1")] == [f"features.1.{i}" for i in range(3)]
     assert blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == ()
+
+
+def test_an_update_of_parts_takes_a_part_of_what_a_whole_one_was_measured_to_take() -> None:
+    traced = of("precision=fp32", "optimizer=adamw")
+    rates = Rates({"float32": 1e12}, 1e12, launch_s=1e-6)
+    measured = {op.signature: 1e-3 if "fused" in op.name else 1e-6 for op in traced.ops if op.kernel}
+    whole, part = (roofline(made, rates, 1, measured) for made in (traced, in_shards(traced, 8)))
+    assert isinstance(whole, Time)
+    assert isinstance(part, Time)
+    assert {name: part.phases[name] for name in ("forward", "backward")} == pytest.approx(
+        {name: whole.phases[name] for name in ("forward", "backward")}
+    )
+    assert whole.phases["update"] - part.phases["update"] == pytest.approx(7 / 8 * 1e-3)
+
+
+def test_a_step_that_fits_in_parts_alone_is_not_called_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured of a plan's ops on the present device is a step of one process alone."""
+    seen: list[Trace] = []
+
+    def noted(made: Trace, facts: DeviceFacts) -> bool:
+        seen.append(made)
+        return False
+
+    monkeypatch.setattr("mpt.predict.calibrate._has_room", noted)
+    cfg = compose([*GPT, "distributed=fsdp", "distributed.nproc=8"])
+    predict(cfg, make_plan(cfg))
+    (measured,) = seen
+    assert measured.lasting["parameters"] == sum(4 * math.prod(p.shape) for p in measured.parameters)
 
 
 def test_what_computing_hides_is_not_counted_but_the_ends_always_are() -> None:
