@@ -36,7 +36,7 @@ def cell(net: str, effort: Effort) -> Cell:
 def step_ms(net: str, said: dict[str, str]) -> float:
     """Of a fresh process."""
     command = [sys.executable, str(Path(__file__).with_name("_steps.py")), net, str(STEPS[net])]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | said
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))} | said
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr[-2000:]}")
