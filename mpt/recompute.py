@@ -148,7 +148,7 @@ def _again(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callabl
         given, spec = tree_flatten((args, kwargs))
         versions = _versions(given)
         contexts = nullcontext(), _AsBefore(name, slots)
-        out = checkpoint(_of_leaves(forward, spec), *given, use_reentrant=False, context_fn=lambda: contexts)
+        out = checkpoint(_of_leaves(name, forward, spec), *given, use_reentrant=False, context_fn=lambda: contexts)
         if _versions(given) != versions:
             what = f"`{name}` changes its input in place, so that it can't be computed again from it"
             raise ModelError(Problem(KEY, what, "name the other modules by globs, or change that module"))
@@ -157,12 +157,22 @@ def _again(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callabl
     return run
 
 
-def _of_leaves(forward: Callable[..., Any], spec: TreeSpec) -> Callable[..., Any]:
-    """`forward`, given its arguments one by one: torch looks at no others for devices whose random states to keep."""
+def _of_leaves(name: str, forward: Callable[..., Any], spec: TreeSpec) -> Callable[..., Any]:
+    """`forward`, given its arguments one by one: torch looks at no others for devices whose random states to keep.
+
+    Raises: ModelError where it puts something else into a list or dict, which are rebuilt for each pass.
+    """
 
     def run(*leaves: Any) -> Any:
         args, kwargs = tree_unflatten(leaves, spec)
-        return forward(*args, **kwargs)
+        out = forward(*args, **kwargs)
+        after = tree_flatten((args, kwargs))[0]
+        if len(after) != len(leaves) or any(x is not y for x, y in zip(leaves, after, strict=True)):
+            what = (
+                f"`{name}` puts something else into a list or dict that it is given, so that it can't be computed again"
+            )
+            raise ModelError(Problem(KEY, what, "name the other modules by globs, or change that module"))
+        return out
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +146,29 @@ def test_inputs_of_any_place_are_watched_and_known_to_torch(way: str, monkeypatc
     install(changing, ["inner"])
     with pytest.raises(ModelError, match="`inner` changes its input in place"):
         changing(torch.ones(8, 4))
+
+
+def _replaces(state: dict[str, Any]) -> None:
+    state["x"][0] = state["x"][0] + 1
+
+
+def _adds(state: dict[str, Any]) -> None:
+    state["loss"] = state["x"][0].sum()
+
+
+@pytest.mark.parametrize("change", [_replaces, _adds])
+def test_a_block_that_writes_into_a_dict_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    """What it writes would not reach its caller, and be there too early when it is computed again."""
+
+    class Writes(nn.Linear):
+        def forward(self, state: dict[str, Any]) -> Tensor:
+            change(state)
+            return super().forward(state["x"][0])
+
+    model = nn.ModuleDict({"a": Writes(3, 3), "b": nn.Linear(3, 3)})
+    install(model, ["a"])
+    with pytest.raises(ModelError, match="`a` puts something else into a list or dict"):
+        model["a"]({"x": [torch.randn(2, 3)], "more": None})
 
 
 def test_names_stay_and_without_gradients_nothing_is_wrapped() -> None:
