@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_unflatten
 
 from mpt.checkpoint.snapshot import fits
 from mpt.predict.memory import memory
+from mpt.predict.operands import Call, TensorSpec
 from mpt.predict.replay import Replay
 from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
 from mpt.predict.trace import Trace
-from mpt.predict.tracker import Call, TensorSpec
 from mpt.telemetry.device import wait
 from mpt.telemetry.matmul import ceiling_tflops
 from mpt.types import DeviceFacts, Unmeasured

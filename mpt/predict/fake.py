@@ -69,7 +69,7 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
             lasting["snapshot"] = sum(
                 lasting[name] for name in ("parameters", "buffers", "masters", "optimizer", "ema")
             )
-        tracker.number(parts.model.parameters())
+        tracker.lifetimes.number(parts.model.parameters())
         repeat_windows(parts.optimizer, tracker)
         with tracker:
             _attempt(parts, engine, tracker, window)
@@ -80,16 +80,16 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         batch=size,
         micro=micro,
         ops=tuple(tracker.ops),
-        storages=tracker.storages(),
-        events=tracker.order(),
+        storages=tracker.lifetimes.storages(),
+        events=tracker.lifetimes.order(tracker.forward_end),
         forward_end=tracker.forward_end,
         lasting=lasting,
         weights=weights,
-        calls=tuple(tracker.calls),
+        calls=tuple(tracker.kinds.calls),
         flow=tuple(tracker.flow) if len(tracker.flow) == len(tracker.ops) else (),
         uncounted=frozenset(tracker.uncounted),
         turns=tuple(tracker.turns),
-        ready=tracker.ready(),
+        ready=tracker.lifetimes.ready(),
         parameters=parameters_of(parts.model),
         kept=kept,
         blocks=blocks(parts.model),
@@ -125,7 +125,7 @@ def _attempt(parts: Parts, engine: Engine, tracker: Tracker, window: list[Batch]
     with torch.no_grad():
         stepper.update(attempt, excess)
     for master in parts.policy.masters:
-        tracker.is_gradient(master)
+        tracker.lifetimes.is_gradient(master)
 
 
 def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from mpt.optim._windows import Piece, Windowed
-from mpt.predict.tracker import Tracker
-
-
-class _Noted(NamedTuple):
-    """What a run added to a trace: ops, storages, and events that count from the first of those."""
-
-    ops: list[Any]
-    storages: list[Any]
-    events: list[int]
+from mpt.predict.tracker import Noted, Tracker
 
 
 def repeat_windows(optimizer: object, tracker: Tracker) -> None:
@@ -30,19 +22,19 @@ def repeated(run: Callable[..., None], kind: Callable[..., Hashable], tracker: T
 
     A run that leaves a storage behind, or drops one of others, is never taken for another.
     """
-    known: dict[Hashable, _Noted | None] = {}
+    known: dict[Hashable, Noted | None] = {}
 
     def again(*args: Any) -> None:
         key = kind(*args)
         noted = known.get(key)
         if noted is not None:
-            tracker.note_again(*noted)
+            tracker.note_again(noted)
             return
         before = tracker.lengths()
         run(*args)
-        ops, storages, events = tracker.since(before)
-        made, gone = {e for e in events if e >= 0}, {~e for e in events if e < 0}
-        known[key] = _Noted(ops, storages, events) if made == gone else None
+        noted = tracker.since(before)
+        made, gone = {e for e in noted.events if e >= 0}, {~e for e in noted.events if e < 0}
+        known[key] = noted if made == gone else None
 
     return again
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from mpt.predict.operands import Place, TensorSpec
 from mpt.predict.trace import Op, Trace
-from mpt.predict.tracker import Place, TensorSpec
 from mpt.telemetry.device import wait
 from mpt.usercode import FAULTS
 

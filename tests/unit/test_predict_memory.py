@@ -14,9 +14,10 @@ from mpt.config.compose import compose
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.predict.fake import trace
 from mpt.predict.memory import blocks, curve, for_device, memory, scaling
+from mpt.predict.operands import Call, TensorSpec
 from mpt.predict.repeats import repeated
 from mpt.predict.trace import Storage, Trace
-from mpt.predict.tracker import OUTSIDE, Call, TensorSpec, Tracker, Untraceable
+from mpt.predict.tracker import OUTSIDE, Tracker, Untraceable
 from mpt.types import DeviceFacts
 from tests.e2e._run import Done
 
@@ -191,7 +192,7 @@ def test_what_is_noted_again_or_made_from_what_is_known_is_what_a_full_trace_fin
     words = (*TINY["gpt"], f"precision={precision}", "precision.moment=int8", "trainer.accumulate=2")
     quick = of(*words)
     monkeypatch.setattr("mpt.predict.fake.repeat_windows", lambda *_: None)
-    monkeypatch.setattr("mpt.predict.tracker._maker", lambda *_: None)
+    monkeypatch.setattr("mpt.predict.kinds._maker", lambda *_: None)
     full = of(*words)
     assert (quick.events, quick.storages, quick.turns) == (full.events, full.storages, full.turns)
     told = [[replace(op, signature=0) for op in made.ops] for made in (quick, full)]
@@ -222,5 +223,5 @@ def test_a_run_that_leaves_a_storage_behind_is_not_taken_for_another() -> None:
             drop(5)
             hold(6)
     assert [tensor.numel() for tensor in kept] == [6, 6, 6]
-    assert [s.nbytes for s in tracker.storages()] == 3 * [20, 24]
-    assert tracker.order() == (0, ~0, 1, 2, ~2, 3, 4, ~4, 5)
+    assert [s.nbytes for s in tracker.lifetimes.storages()] == 3 * [20, 24]
+    assert tracker.lifetimes.order(tracker.forward_end) == (0, ~0, 1, 2, ~2, 3, 4, ~4, 5)
