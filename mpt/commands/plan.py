@@ -15,7 +15,8 @@ from mpt.commands._fitting import ways
 if TYPE_CHECKING:
     from mpt.config.compose.lists import Line
     from mpt.config.schema import RunConfig
-    from mpt.predict.prediction import Against, Prediction
+    from mpt.predict.against import Against
+    from mpt.predict.prediction import Prediction
     from mpt.predict.together import OneOf
     from mpt.report.section import Section
 
@@ -119,7 +120,7 @@ def _named(line: Line, among_others: bool) -> Prediction:
 
 def _against(others: tuple[str, ...], config_dir: str | None, made: list[Prediction]) -> Against:
     """Reasons where no time is predicted."""
-    from mpt.predict.prediction import compared, nothing_against
+    from mpt.predict.against import compared, nothing_against
     from mpt.train.run import plan
     from mpt.types import Unmeasured
 

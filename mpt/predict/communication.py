@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mpt.predict.sharding import Sharding, buckets, units
+from mpt.predict.fsdp_units import units
+from mpt.predict.sharding import Sharding, buckets
 from mpt.predict.spans import ROOT, spans
 from mpt.predict.trace import Trace
 from mpt.types import Unmeasured

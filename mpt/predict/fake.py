@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,14 +26,12 @@ from mpt.config.schema import RunConfig
 from mpt.errors import MptError, Problem
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
-from mpt.precision.roles import own_parameters
-from mpt.predict.blocks import parameters_of
+from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
 from mpt.predict.repeats import repeat_windows
-from mpt.predict.trace import Kept, Trace
+from mpt.predict.trace import Trace
 from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
 from mpt.recompute import blocks
 from mpt.rng import capture, restore
-from mpt.telemetry.storages import distinct_bytes
 from mpt.train.engine import Engine, make_engine
 from mpt.types import Batch
 from mpt.usercode import FAULTS
@@ -59,21 +57,15 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
                 raise Untraceable(Problem(f"optimizer={cfg.optimizer.name}", what))
             if not parts.optimizer.state_tensors():  # made in the first step, where there is any
                 engine.stepper([_batch(cfg, plan, size)])
-        lasting = _lasting(parts, engine)
-        tracker = Tracker(parts.model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
         window = [_batch(cfg, plan, size) for _ in range(micro)]
-        lasting["batch"] = distinct_bytes({"batch": list(window[0])})["batch"]
-        lasting["data"] = plan.data_bytes
-        kept = _kept(parts, engine)
-        if plan.device.type == "cpu" and _saves_beside_steps(cfg, plan):
-            lasting["snapshot"] = sum(
-                lasting[name] for name in ("parameters", "buffers", "masters", "optimizer", "ema")
-            )
+        lasting = lasting_bytes(cfg, plan, parts, engine, window[0])
+        kept = kept_tensors(parts, engine)
+        tracker = Tracker(parts.model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
         tracker.lifetimes.number(parts.model.parameters())
         repeat_windows(parts.optimizer, tracker)
         with tracker:
             _attempt(parts, engine, tracker, window)
-        weights = dict(_weights(parts, lasting))
+        weights = module_bytes(parts, lasting)
         for holder in parts.policy.weights:  # freed here, where fake tensors can be
             holder.grad = None
     return Trace(
@@ -137,57 +129,6 @@ def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:
     if channels_last(cfg):
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, torch.zeros(size, dtype=torch.int64))
-
-
-def _lasting(parts: Parts, engine: Engine) -> dict[str, int]:
-    """What a step finds and leaves, by category; a tensor in two of them counts in the first."""
-    groups: dict[str, Iterable[Tensor]] = {
-        "parameters": parts.model.parameters(),
-        "buffers": parts.model.buffers(),
-        **_beside(parts, engine),
-    }
-    return distinct_bytes(groups)
-
-
-def _beside(parts: Parts, engine: Engine) -> dict[str, list[Tensor]]:
-    """Tensors that go with the weights."""
-    policy, ema = parts.policy, engine.ema
-    weights = {id(w) for w in policy.weights}
-    return {
-        "masters": [m for m in policy.held.stored() if id(m) not in weights],
-        "optimizer": list(parts.optimizer.state_tensors()),
-        "ema": list(ema.average) if ema else [],
-    }
-
-
-def _kept(parts: Parts, engine: Engine) -> dict[str, tuple[Kept, ...]]:
-    return {
-        name: tuple(Kept(tuple(t.shape), t.element_size()) for t in tensors)
-        for name, tensors in _beside(parts, engine).items()
-    }
-
-
-def _saves_beside_steps(cfg: RunConfig, plan: Plan) -> bool:
-    """Whether a checkpoint is written in the background while steps go on, which takes a copy of what it holds."""
-    every = cfg.trainer.eval_every if cfg.checkpoint.every is None else cfg.checkpoint.every
-    if every is None:
-        every = plan.length.first_step_of_epoch(1)
-    return cfg.checkpoint.background and 0 < every < plan.length.steps
-
-
-def _weights(parts: Parts, lasting: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Bytes of weights, gradients, masters and moments of each module; a tied weight is its first module's."""
-    kept = lasting["masters"] + lasting["optimizer"]
-    elements = sum(w.numel() for w in parts.policy.weights)
-    seen: set[int] = set()
-    for name, module in parts.model.named_modules():
-        own = [p for p in own_parameters(module) if id(p) not in seen]
-        seen |= {id(p) for p in own}
-        trained = [p for p in own if p.requires_grad]
-        total = sum(p.nbytes for p in own) + sum(p.nbytes for p in trained)
-        total += round(kept * sum(p.numel() for p in trained) / elements)
-        if total:
-            yield name, total
 
 
 @contextmanager

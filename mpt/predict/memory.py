@@ -12,22 +12,11 @@ from numpy.typing import NDArray
 from mpt.predict.trace import Storage, Trace
 from mpt.types import DeviceFacts
 
+SAVED = ("parameters", "buffers", "masters", "optimizer", "ema")
+"""What a checkpoint has a copy of."""
 CATEGORIES = (
-    *(
-        "parameters",
-        "buffers",
-        "masters",
-        "gradients",
-        "gathered",
-        "reducing",
-        "optimizer",
-        "ema",
-        "activations",
-        "workspace",
-        "batch",
-        "data",
-        "snapshot",
-    ),
+    *("parameters", "buffers", "masters", "gradients", "gathered", "reducing", "optimizer", "ema", "activations"),
+    *("workspace", "batch", "data", "snapshot"),
 )
 """What bytes are held by. `snapshot` is the copy that a save in the background writes from; `workspace` is what ops of
 the backward and the update made and no longer need. Of several processes: `gathered` are weights of others and the

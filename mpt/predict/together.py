@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mpt.predict import compiled
-from mpt.predict.prediction import Against, Prediction
+from mpt.predict.against import Against
+from mpt.predict.prediction import Prediction
 from mpt.predict.sections import in_ms, not_counted, ratio
 from mpt.report.section import Section, Table, Tone
 from mpt.types import Unmeasured

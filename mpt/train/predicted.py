@@ -39,7 +39,7 @@ def predicted(course: Course) -> Predicted:
         traced = trace(cfg, plan)
     except Untraceable as error:
         return _none("; ".join(f"{p.where}: {p.what}" for p in error.problems))
-    from mpt.predict.prediction import step_s
+    from mpt.predict.timing import step_s
 
     try:
         seconds = step_s(cfg, plan, traced)
