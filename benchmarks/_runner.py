@@ -25,7 +25,7 @@ from mpt.plan.facts import probe
 from mpt.precision.switches import flags
 from mpt.telemetry.device import wait
 from mpt.train.engine import make_engine
-from mpt.train.products import float32_products
+from mpt.train.products import cpu_products
 from mpt.train.run import train
 from mpt.types import Batch
 
@@ -116,6 +116,6 @@ class Steps:
     def run(self, steps: int) -> None:
         """The next `steps` steps, under the policy's switches."""
         switches = flags(self.cfg.precision, self._facts, deterministic=self.cfg.trainer.deterministic)
-        with switches, float32_products(self.cfg, self.of.plan):
+        with switches, cpu_products(self.cfg, self.of.plan):
             for _ in range(steps):
                 self._stepper([next(self._batches)])

@@ -24,7 +24,7 @@ from mpt.train.engine import Engine, make_engine
 from mpt.train.host import on_host
 from mpt.train.outcome import lasting
 from mpt.train.preflight import preflight
-from mpt.train.products import float32_products
+from mpt.train.products import cpu_products
 from mpt.types import Batch, Unmeasured
 
 EXPERT_STEPS = 64
@@ -129,5 +129,5 @@ class Cell:
         with ExitStack() as stack:
             stack.enter_context(flags(cfg.precision, plan.device, cfg.trainer.deterministic))
             stack.enter_context(on_host(cfg, plan))
-            stack.enter_context(float32_products(cfg, plan))
+            stack.enter_context(cpu_products(cfg, plan))
             yield

@@ -187,7 +187,8 @@ class TrainerConfig:
     deterministic: bool
     """Only deterministic kernels, no cuDNN benchmark."""
     onednn: str
-    """`auto` (float32 products of large nets on AMD CPUs, where a probe proves them exact) or `false`."""
+    """`auto` or `false`: on AMD CPUs, float32 products of large nets by oneDNN where a probe proves them exact, and
+    attention over short contexts by products of whole matrices."""
     peak_tflops: float | None
     """Dense TFLOP/s of the device in the format of the policy, for MFU; > 0; None: from the table of GPUs."""
     predict: str

@@ -132,6 +132,11 @@ def float32_through_onednn() -> Iterator[None]:
         switch.put(before)
 
 
+def float32_goes_to_onednn() -> bool:
+    """Whether float32_through_onednn is entered."""
+    return bool(_PRECISION["mkldnn.matmul.fp32_precision"].read() == "bf16")
+
+
 def observed() -> dict[str, Any]:
     """The switches as they stand now; null where torch refuses to tell."""
     return {name: switch.read() for name, switch in _SWITCHES.items()}

@@ -18,7 +18,7 @@ from mpt.predict.roofline import Rates, Time, gpu_rates, lowered, roofline
 from mpt.predict.sharding import Sharding
 from mpt.predict.trace import Trace
 from mpt.train.host import on_host
-from mpt.train.products import float32_products
+from mpt.train.products import cpu_products
 from mpt.types import Unmeasured
 
 
@@ -50,7 +50,7 @@ def _roofline(traced: Trace, rates: Rates, accumulate: int, name: str) -> Time |
 
 def _measured(cfg: RunConfig, plan: Plan, alone: Trace) -> tuple[Time | Unmeasured, str]:
     """On a device that is here: what its products, copies and this step's ops took in a second of trying."""
-    with flags(cfg.precision, plan.device), on_host(cfg, plan), float32_products(cfg, plan):
+    with flags(cfg.precision, plan.device), on_host(cfg, plan), cpu_products(cfg, plan):
         found = calibrate(alone, plan.device, plan.length.accumulate)
     how = f"{found.spent_s:.1f} s of measuring on {plan.device.name}; ops of {found.covered:.0%} of it called again"
     return calibrated(sharding_of(cfg)(alone), found, plan.length.accumulate), how

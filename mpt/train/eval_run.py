@@ -16,7 +16,7 @@ from mpt.precision.switches import flags
 from mpt.train.engine import make_engine
 from mpt.train.evaluate import evaluate as metrics_of
 from mpt.train.host import on_host
-from mpt.train.products import float32_products
+from mpt.train.products import cpu_products
 from mpt.train.resume import stored
 from mpt.train.run import on_device
 from mpt.train.state import load_weights
@@ -37,7 +37,7 @@ def evaluate(run_dir: str, overrides: list[str], checkpoint: str | None) -> int:
     with on_device(facts), flags(cfg.precision, facts, cfg.trainer.deterministic):
         run = build(cfg)
         _same_classes(run, state["classes"], where)
-        with on_host(cfg, run.plan), float32_products(cfg, run.plan):
+        with on_host(cfg, run.plan), cpu_products(cfg, run.plan):
             engine = make_engine(run)
             load_weights(run, engine, state, str(where))
             with taking("policy", str(where)):

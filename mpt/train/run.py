@@ -41,7 +41,7 @@ from mpt.train.loop import Loop
 from mpt.train.outcome import summarize
 from mpt.train.parts import told as in_parts
 from mpt.train.preflight import Preflight, fitting
-from mpt.train.products import float32_products
+from mpt.train.products import cpu_products
 from mpt.train.progress import Ending, Progress
 from mpt.train.resume import Origin, checkpoint_dir, origin, stored
 from mpt.train.signals import StopRequest
@@ -71,8 +71,8 @@ def train(cfg: RunConfig, argv: list[str]) -> int:
         with clock.phase("startup"), stop.waiting():
             course, told = _course(cfg, clock, start, state)
         plan = course.run.plan
-        with on_host(cfg, plan), float32_products(cfg, plan) as routing, closing(course.run.data):
-            return _train(course, start, state, [*told, *([routing] if routing else [])], stop, argv)
+        with on_host(cfg, plan), cpu_products(cfg, plan) as products, closing(course.run.data):
+            return _train(course, start, state, [*told, *products], stop, argv)
 
 
 def _train(
