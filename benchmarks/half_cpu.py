@@ -35,7 +35,10 @@ def cell(name: str, words: tuple[str, ...], effort: Effort) -> Cell:
     as_torch = {"bf16": (), "fp32": ("trainer.onednn=false",)}  # float32 as torch multiplies it, not as row 8 makes it
     steps = {p: Steps(*plain, f"precision={p}", *more) for p, more in as_torch.items()}
     found = interleaved({p: partial(per_step_ms, s.run, 1) for p, s in steps.items()}, effort)
-    what = f"{SIZES[name]}: the runner's step in bf16 ({steps['bf16'].mechanism}) / in fp32, torch's default threads"
+    what = (
+        f"{SIZES[name]}: the runner's step in bf16 ({steps['bf16'].mechanism}) / in fp32 with trainer.onednn=false, "
+        "torch's default threads"
+    )
     return ratio(5, name, found["bf16"], found["fp32"], LIMITS[name], what)
 
 

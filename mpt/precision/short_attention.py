@@ -3,8 +3,7 @@
 torch's kernel goes through each head in tiles. That pays for long contexts; for short ones most of its time goes into
 starting small products. This one multiplies several heads at once. It takes and gives what torch's does, and computes
 in the same formats: scores, sums and softmax in float32, probabilities rounded to the operands' format before they are
-multiplied, scores computed again in the backward pass from the logarithm of each row's sum. So plans, audits and
-predictions can't tell them apart.
+multiplied, scores computed again in the backward pass. So plans, audits and predictions can't tell them apart.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from torch import Tensor
 from mpt.precision.switches import float32_goes_to_onednn
 from mpt.types import DeviceFacts
 
-MAX_KEYS = 224
-"""Longest context for which it is taken: on two Zen 5 cores forward and backward of 64-wide heads took 0.3 to 0.5 of
-torch's time at 64 keys, 0.4 to 0.6 at 128, 0.6 at 197 and 0.9 to 1.0 at 256, where oneDNN multiplies; with MKL 0.6 to
-0.8 in bfloat16 and 1.4 to 1.7 in float32."""
+MAX_KEYS = 256
+"""Longest context for which it is taken: on two Zen 5 cores forward and backward of 64-wide heads took 0.3 to 0.4 of
+torch's time at 64 and 128 keys, 0.5 at 197 and 0.6 to 0.7 at 256 where oneDNN multiplies; with MKL 0.4 to 0.9 in
+bfloat16, and as long as torch in float32."""
 _SCORES = 2**19
 """At a time: 2 MiB in float32, which stay in a core's cache, and are no more memory than a tile of any product."""
 _FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
@@ -82,7 +81,7 @@ def _backward(theirs: _Theirs, formats: _Formats) -> _Theirs:
     ) -> Any:
         if query.dtype not in formats or not _takes(query, key, value, dropout_p, more):
             return theirs(_CPU, grad, query, key, value, out, logsumexp, dropout_p, is_causal, **more)
-        return gradients(grad, query, key, value, out, logsumexp, is_causal, _scale(query, more))
+        return gradients(grad, query, key, value, out, is_causal, _scale(query, more))
 
     return kernel
 
@@ -110,24 +109,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: fl
     out, sums = v.new_empty(b * h, length, v.shape[2]), v.new_empty(b * h, length, dtype=torch.float32)
     for part in _parts(b * h, length * k.shape[1]):
         scores = _scores(q[part], k[part], hidden, scale)
-        torch.logsumexp(scores, -1, out=sums[part])
-        weights = scores.sub_(sums[part].unsqueeze(-1)).exp_().to(v.dtype)
-        torch.bmm(weights, v[part], out=out[part])
+        weights = scores.softmax(-1)
+        # A row's largest weight is exp(its score - sum).
+        torch.sub(scores.amax(-1), weights.amax(-1).log_(), out=sums[part])
+        torch.bmm(weights.to(v.dtype), v[part], out=out[part])
     return _back(out, b, h), sums.view(b, h, length).transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, is_causal: bool, scale: float
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Those of query, key and value, by that of `attend`'s first result. Shapes: as there; `grad` as `out`."""
     b, h, length, _ = query.shape
     q, k, v, g = (_heads(x) for x in (query, key, value, grad))
     hidden = _hidden(length, k.shape[1]) if is_causal else None
-    rows = sums.reshape(b * h, length, 1)
     mean = (g.float() * _heads(out).float()).sum(-1, keepdim=True)
     found = [torch.empty_like(x) for x in (q, k, v)]
     for part in _parts(b * h, length * k.shape[1]):
-        weights = _scores(q[part], k[part], hidden, scale).sub_(rows[part]).exp_()
+        weights = _scores(q[part], k[part], hidden, scale).softmax(-1)
         torch.bmm(weights.to(g.dtype).transpose(1, 2), g[part], out=found[2][part])
         slope = torch.bmm(g[part].float(), v[part].float().transpose(1, 2))
         slope = slope.sub_(mean[part]).mul_(weights).mul_(scale).to(q.dtype)
