@@ -137,20 +137,28 @@ def of_compiled(made: Prediction) -> str:
 
 def _memory_notes(made: Prediction, ways: Sequence[str]) -> list[tuple[Tone, str]]:
     notes: list[tuple[Tone, str]] = [("careful", compiled.MEMORY)] if made.compiled else []
-    limit, largest, one = made.limit_bytes, made.largest_batch, made.smallest_bytes
-    known = isinstance(limit, int) and isinstance(largest, int) and isinstance(one, int)
-    plan = made.plan
-    if known and largest == 0:
-        over = bytes_text(one - limit)  # type: ignore[operator]
-        notes.append(("bad", f"a batch of one does not fit: {over} too much" + ("" if ways else ", whatever is tried")))
-        notes += [("careful", f"would fit: {way}") for way in ways]
-    elif known and plan.batch_size > largest:  # type: ignore[operator]
-        size, parts = keeping(plan.batch_size, plan.length.accumulate, largest)  # type: ignore[arg-type]
-        what = f"a micro-batch of {plan.batch_size} does not fit"
-        notes.append(("bad", f"{what}: data.batch_size={size} trainer.accumulate={parts} keeps the batch of an update"))
-        notes += [("careful", f"would fit as it is: {way}") for way in ways]
+    short = does_not_fit(made)
+    if short is not None:
+        none_fits = made.largest_batch == 0
+        notes.append(("bad", short + (", whatever is tried" if none_fits and not ways else "")))
+        notes += [("careful", f"would fit{'' if none_fits else ' as it is'}: {way}") for way in ways]
     notes += [("careful", f"{row.name}: {row.reason}; it stays in {row.compute}") for row in _left_high(made)]
     return notes
+
+
+def does_not_fit(made: Prediction) -> str | None:
+    """What is too much for the device, and the words that keep an update's batch; None where nothing is known to be."""
+    limit, largest, one = made.limit_bytes, made.largest_batch, made.smallest_bytes
+    if not (isinstance(limit, int) and isinstance(largest, int) and isinstance(one, int)):
+        return None
+    plan = made.plan
+    if largest == 0:
+        return f"a batch of one does not fit: {bytes_text(one - limit)} too much"
+    if plan.batch_size <= largest:
+        return None
+    size, parts = keeping(plan.batch_size, plan.length.accumulate, largest)
+    what = f"a micro-batch of {plan.batch_size} does not fit"
+    return f"{what}: data.batch_size={size} trainer.accumulate={parts} keeps the batch of an update"
 
 
 def _left_high(made: Prediction) -> list[ModuleRow]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from mpt.predict import compiled
 from mpt.predict.against import Against
 from mpt.predict.prediction import Prediction
-from mpt.predict.sections import in_ms, not_counted, ratio
+from mpt.predict.sections import does_not_fit, in_ms, not_counted, ratio
 from mpt.report.section import Section, Table, Tone
 from mpt.types import Unmeasured
 from mpt.units import bytes_text, number_text, seconds_text
@@ -62,13 +62,18 @@ def _row(one: OneOf) -> tuple[str, ...]:
     return (
         *one.listed.values(),
         p.plan.mechanism.backend,
-        _shown(p.memory, lambda m: bytes_text(m.peak_bytes)),
+        _shown(p.memory, lambda m: bytes_text(m.peak_bytes) + _beyond(p)),
         _share(one),
         _shown(p.largest_batch, lambda n: f"{n:,}"),
         _shown(p.step_s, in_ms),
         _shown(p.step_s, lambda s: number_text(p.samples / s, 3)),
         *(_times(seconds[name], p) for name in ("fp32", "tf32")),
     )
+
+
+def _beyond(p: Prediction) -> str:
+    """What the device has, where that is too little."""
+    return "" if isinstance(p.limit_bytes, Unmeasured) or does_not_fit(p) is None else f" > {bytes_text(p.limit_bytes)}"
 
 
 def _shown(value: T | Unmeasured, text: Callable[[T], str]) -> str:
@@ -97,10 +102,15 @@ def _price(p: Prediction, price_per_h: float | None) -> tuple[str, ...]:
 def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[Tone, str]]:
     """Each sentence once, though several rows have it."""
     notes: list[tuple[Tone, str]] = [("", why) for why in _why_not(several)]
+    notes += [("bad", f"{one.label}: {short}") for one in several if (short := does_not_fit(one.made)) is not None]
     notes += [("careful", what) for one in several for what in _costs(one)]
     notes += [("", what) for one in several for what in _emulated(one.made)]
     notes += [("careful", what) for one in several for what in not_counted(one.made)]
     notes += [("careful", what) for one in several if one.made.compiled for what in (compiled.MEMORY, compiled.TIME)]
+    if any(key != "precision" for key in several[0].listed):
+        notes.append(
+            ("", "against fp32, × fp32, × tf32: each row against itself in that precision, not against other rows")
+        )
     if price_per_h is not None:
         notes.append(("", f"cost: of the whole run without evaluations, at {price_per_h:g} an hour"))
     return list(dict.fromkeys(notes))

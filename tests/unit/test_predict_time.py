@@ -317,7 +317,13 @@ def test_a_micro_batch_that_does_not_fit_is_split(
 ) -> None:
     monkeypatch.setitem(GPUS, "t4", replace(GPUS["t4"], memory_gb=0.612))
     shown = output(capsys, "device=t4", "data.batch_size=64")
-    assert re.search(r"a micro-batch of 64 does not fit: data.batch_size=\d+ trainer.accumulate=\d+ keeps", shown)
+    short = r"a micro-batch of 64 does not fit: data.batch_size=\d+ trainer.accumulate=\d+ keeps"
+    assert re.search(short, shown)
+    several = output(capsys, "device=t4,h100", "data.batch_size=64")
+    assert re.search(r"t4 native [\d.]+ MB > 12 MB", several)
+    assert re.search(f"t4: {short}", several)
+    assert "h100: a micro-batch" not in several
+    assert "each row against itself in that precision" in several
 
 
 DEEP = ("model=gpt", "model.layers=3", "model.width=64", "model.context=128", "data=synthetic_tokens", "data.vocab=64")
