@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from mpt.bench.cell import Cell
 from mpt.bench.spread import Effort, Spread, interleaved, spread
 from mpt.config.schema import RunConfig
 from mpt.plan.mfu import Work, blended, mfu, peak_tflops
+from mpt.precision.routing import routed, suits
 from mpt.telemetry.matmul import ceiling_tflops
 from mpt.telemetry.memory import Memory
 from mpt.types import Unmeasured
@@ -96,10 +98,11 @@ def _steps_in_a_turn(cell: Cell) -> int:
 
 
 def _ceilings(cells: Sequence[Cell], found: dict[str, tuple[Memory, Work]]) -> dict[str, float | None]:
-    """TFLOP/s that large products reach here, by format."""
+    """TFLOP/s that large products reach here, by format, with the faster of the libraries that a run may take."""
     facts = cells[0].run.plan.device
     forms = {form for _, work in found.values() for form in work.flops}
-    return {form: ceiling_tflops(form, facts, _CEILING_S) for form in sorted(forms)}
+    with routed(suits(facts, math.inf)):
+        return {form: ceiling_tflops(form, facts, _CEILING_S) for form in sorted(forms)}
 
 
 def _result(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from mpt.bench import measure
 from mpt.bench.measure import Result
 from mpt.bench.search import largest, resized
 from mpt.bench.spread import Spread
@@ -18,8 +19,20 @@ from mpt.bench.tell import break_even, document, of_expert, section, speed_up
 from mpt.cli import main
 from mpt.config.compose import compose
 from mpt.plan.mfu import Work
+from mpt.precision import routing
+from mpt.precision.switches import observed
 from mpt.telemetry.memory import Memory
 from mpt.types import Batch, Unmeasured
+
+
+def test_what_is_reached_here_is_measured_with_the_library_that_runs_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of torch's own products went beyond 100 % on AMD CPUs."""
+    seen = []
+    monkeypatch.setattr(measure, "suits", lambda facts, products: products > 1e30)
+    monkeypatch.setattr(routing, "proof", lambda device: {"format": "float32", "relative_error": 1e-7})
+    monkeypatch.setattr(measure, "ceiling_tflops", lambda *_: seen.append(observed()["mkldnn.matmul.fp32_precision"]))
+    assert main(["bench", "model=mlp", "data.limit=64", "device=cpu", "--repeats=5", "--budget-s=0.1", "--json"]) == 0
+    assert seen == ["bf16"]
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3, 63, 64, 65, 1000])
