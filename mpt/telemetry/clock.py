@@ -61,22 +61,24 @@ class Clock:
         self._steps = 0
         self._times, self._waits, self._samples = array("d"), array("d"), array("q")
         self._early = array("d")
-        self._pending: list[int] = []
+        self._pending: list[tuple[int, bool]] = []
         self._phases = dict.fromkeys(PHASES, 0.0)
         self._born_s = time.perf_counter()
         self.begin, self.fetch, self.fetched = self._marks.begin, self._marks.fetch, self._marks.fetched
         """Call `begin`; then for each micro-batch `fetch` before and `fetched` after it is had; then `end`."""
 
-    def end(self, samples: int) -> None:
-        """The step's work is issued; it took in `samples` samples."""
+    def end(self, samples: int, *, slowed: bool = False) -> None:
+        """The step's work is issued; it took in `samples` samples. One that is `slowed`, as by a profiler, is in
+        the phases and in no statistic.
+        """
         self._marks.end()
-        self._pending.append(samples)
+        self._pending.append((samples, slowed))
 
     def drain(self) -> list[StepTime]:
         """Times of the steps since the last drain; call it after their values were read, when nothing waits."""
         times = self._marks.drain()
-        for (spent, wait), samples in zip(times, self._pending, strict=True):
-            self._count(spent, wait, samples)
+        for (spent, wait), (samples, slowed) in zip(times, self._pending, strict=True):
+            self._count(spent, wait, samples, slowed)
         self._pending.clear()
         return times
 
@@ -135,10 +137,12 @@ class Clock:
         self._born_s = time.perf_counter() - state["total"]
         self._phases = {name: state[name] for name in PHASES}
 
-    def _count(self, spent: float, wait: float, samples: int) -> None:
-        self._steps += 1
+    def _count(self, spent: float, wait: float, samples: int, slowed: bool) -> None:
         self._phases["train"] += spent - wait
         self._phases["data"] += wait
+        if slowed:
+            return
+        self._steps += 1
         if self._steps <= self._warmup:
             self._early.append(spent)
             return

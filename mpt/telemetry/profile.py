@@ -38,6 +38,10 @@ class Profile:
             self.finish(number)
         return result
 
+    def slows(self, number: int) -> bool:
+        """Whether that attempt is profiled, or ends with the trace being written."""
+        return self._first <= number <= self._last
+
     def finish(self, number: int) -> None:
         """What was profiled up to that step is on disk; nothing happens where nothing was."""
         if self._profiler is None:

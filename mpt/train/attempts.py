@@ -62,7 +62,7 @@ class Attempts:
             self._lost.after(attempt.found)
         self._course.history.add(attempt)
         self.recent.append(attempt)
-        self._clock.end(attempt.samples)
+        self._clock.end(attempt.samples, slowed=self._profile is not None and self._profile.slows(step))
 
     def read(self, rows: Sequence[StepRow]) -> None:
         """The statistics of the attempts whose rows these are go to the record."""

@@ -37,5 +37,6 @@ def test_a_profiled_run_has_the_same_numbers_as_another(tmp_path: Path) -> None:
     assert [s["loss"] for s in plain.steps] == [s["loss"] for s in profiled.steps]
     assert plain.summary["memory"]["peak_bytes"] == profiled.summary["memory"]["peak_bytes"]
     assert plain.summary["config_fingerprint"] == profiled.summary["config_fingerprint"]
+    assert plain.summary["speed"]["n"] == profiled.summary["speed"]["n"] + 2  # the profiler slowed two
     assert not (plain.folder / "profile.json").exists()
     assert section(read_run(plain.folder)) is None

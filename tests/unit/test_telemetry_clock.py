@@ -56,6 +56,19 @@ def test_a_step_lasts_from_begin_to_end_and_its_waits_are_apart(hands: Hands) ->
     assert clock.drain() == []
 
 
+def test_a_slowed_step_is_in_its_phase_and_in_no_statistic(hands: Hands) -> None:
+    clock = Clock("cpu", warmup=1)
+    step(clock, hands, 9.0)
+    clock.begin()
+    hands.now_s += 50
+    clock.end(8, slowed=True)
+    step(clock, hands, 2.0)
+    assert clock.drain() == [(9.0, 0.0), (50.0, 0.0), (2.0, 0.0)]
+    speed = clock.speed()
+    assert (speed.n, speed.samples_per_s, speed.step_p95_ms) == (1, 4.0, 2000.0)
+    assert clock.split()["train"] == 61.0
+
+
 def test_warm_up_steps_are_in_no_statistic_and_n_is_told(hands: Hands) -> None:
     clock = Clock("cpu", warmup=2)
     for work in (100.0, 100.0, 1.0, 2.0, 3.0):

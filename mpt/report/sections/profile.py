@@ -28,7 +28,10 @@ def section(run: RunData) -> Section | None:
         rows.append((clean(op.get("op", "?")), *cells))
     first = number(found, "first_step") or 0
     facts = (
-        ("steps", f"{first:.0f} to {first + steps - 1:.0f}, by torch's profiler, which slows them"),
+        (
+            "steps",
+            f"{first:.0f} to {first + steps - 1:.0f}, by torch's profiler, which slows them: in no figure of speed",
+        ),
         ("trace", "profile-trace.json.gz, for perfetto.dev or chrome://tracing"),
     )
     table = Table(("op", "share", "a step", "calls a step"), tuple(rows), right=(1, 2, 3))
