@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mpt.config.gpus import gpu_of
 from mpt.predict import compiled
+from mpt.predict.alike import told_once
 from mpt.predict.prediction import Prediction, keeping
 from mpt.predict.roofline import Spent
 from mpt.predict.tracker import OUTSIDE
@@ -23,7 +24,10 @@ _WAITS = 0.10
 def plan_section(made: Prediction) -> Section:
     """What would run, module by module, with what each holds and takes."""
     head, *more = made.plan.lines()
-    return Section("plan", head, tables=(_modules(made),), notes=tuple(("", line) for line in more))
+    table = _modules(made)
+    if any("–" in row[0] or "," in row[0] for row in table.rows):
+        more = ["blocks that are alike share a row: its figures are those of each of them", *more]
+    return Section("plan", head, tables=(table,), notes=tuple(("", line) for line in more))
 
 
 def memory_section(made: Prediction, ways: Sequence[str] = ()) -> Section:
@@ -32,7 +36,7 @@ def memory_section(made: Prediction, ways: Sequence[str] = ()) -> Section:
     if isinstance(memory, Unmeasured):
         return Section("memory", f"Predicted memory{_of_each(made)}", facts=(("peak", f"n/a: {memory.reason}"),))
     facts = [("peak", f"{bytes_text(memory.peak_bytes)} in the {memory.phase}{_of_limit(made)}")]
-    facts += [(name, bytes_text(size)) for name, size in memory.parts.items()]
+    facts += [(f"  {name}", bytes_text(size)) for name, size in memory.parts.items()]
     facts.append(("kept for the backward", bytes_text(memory.kept_bytes)))
     facts.append(("largest micro-batch", _largest(made)))
     return Section("memory", f"Predicted memory{_of_each(made)}", tuple(facts), notes=tuple(_memory_notes(made, ways)))
@@ -102,7 +106,7 @@ def _modules(made: Prediction) -> Table:
         label = name or "(the model itself)"
         size_text = bytes_text(kept[name]) if kept.get(name) else "–"
         rows.append((label, "", "", "", "", "–", size_text, *_spent(spent.get(name)), _why_outside(name, made)))
-    return Table(columns, tuple(rows), right=(5, 6, 7))
+    return Table(columns, tuple(told_once(rows)), right=(5, 6, 7))
 
 
 def _why_outside(name: str, made: Prediction) -> str:
