@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing
-import re
-import signal
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -22,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from mpt.data._shm import PREFETCH
 from mpt.data._stacks import Stacks, show_stack_on_request
 from mpt.data._threads import TIMEOUT_S, ThreadFeed
+from mpt.data._worker_signals import DEATHS, ignore_signals, signals_held
 from mpt.errors import Problem, RunFault
 
 _HINT = "a worker is stuck; data.workers=0 shows where"
@@ -98,7 +94,7 @@ class Feed(Generic[T]):
         self._start(self._loader)
         while True:
             try:
-                packed = _DEATHS.next_of(self._iterator, self._pids)
+                packed = DEATHS.next_of(self._iterator, self._pids)
             except StopIteration:
                 return
             except (RuntimeError, OSError, EOFError) as error:
@@ -109,13 +105,13 @@ class Feed(Generic[T]):
 
     def _start(self, loader: DataLoader[Any]) -> None:
         before = set(multiprocessing.active_children())
-        with warnings.catch_warnings(), _signals_held():
+        with warnings.catch_warnings(), signals_held():
             # Python ≥ 3.12 warns of a fork beside threads; the workers use neither torch's pool nor any lock of it.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._iterator = iter(loader)
         started = [p for p in multiprocessing.active_children() if p not in before]
         if started:
-            _DEATHS.follow()
+            DEATHS.follow()
             self._workers += started
             self._pids = [worker.pid for worker in self._workers]
             # Before multiprocessing's own exit, which would wait for workers that ignore its signal.
@@ -128,7 +124,7 @@ class Feed(Generic[T]):
         assert self._stacks is not None, "only workers time out"
         what = f"worker {worker.pid} gave nothing for {TIMEOUT_S:g} s, at one of {', '.join(map(self._name, keys[:5]))}"
         stack = self._stacks.of(worker.pid)
-        hint = f"a worker is stuck; data.workers=0 shows where. It is in\n{stack}" if stack else _HINT
+        hint = f"{_HINT}. It is in\n{stack}" if stack else _HINT
         return RunFault(Problem("data.workers", what, hint))
 
     def close(self) -> None:
@@ -143,7 +139,7 @@ class Feed(Generic[T]):
             if worker.is_alive():
                 worker.kill()
                 worker.join()
-        _DEATHS.forget(self._pids)
+        DEATHS.forget(self._pids)
         self._workers, self._pids = [], []
 
 
@@ -160,81 +156,10 @@ class _Keys(Iterable[list[Any]]):
             yield keys
 
 
-_SENT_TO_ALL = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Processes and threads that start inside get no interrupt before they have seen to it; this one gets it after."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_ALL)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _begin(stacks_fd: int, worker: int) -> None:
     """What each worker does first."""
-    _ignore_signals(worker)
+    ignore_signals(worker)
     show_stack_on_request(stacks_fd)
-
-
-def _ignore_signals(worker: int) -> None:
-    """An interrupt reaches the whole process group, but the training process decides when workers end."""
-    for sent in _SENT_TO_ALL:
-        signal.signal(sent, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SENT_TO_ALL)
-
-
-class _Deaths:
-    """torch's handler of a worker's death, which raises wherever the program is: here in waits for a batch alone."""
-
-    def __init__(self) -> None:
-        self._torchs: Callable[[int, FrameType | None], Any] | None = None
-        self._seen: dict[int, RuntimeError] = {}
-        self._waiting: list[int] = []
-
-    def follow(self) -> None:
-        """From now on, where this thread is the one that gets signals."""
-        handler = signal.getsignal(signal.SIGCHLD)
-        if threading.current_thread() is threading.main_thread() and callable(handler) and handler != self.handle:
-            self._torchs = handler
-            signal.signal(signal.SIGCHLD, self.handle)
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Raises what torch does, in a wait for batches of the worker that died: in this one or in the next."""
-        assert self._torchs is not None, "it is installed by follow"
-        try:
-            self._torchs(number, frame)
-        except RuntimeError as error:
-            named = re.search(r"\bpid (\d+)", str(error))
-            if named is None:
-                raise
-            self._seen[int(named[1])] = error
-            self._tell()
-
-    def next_of(self, batches: Iterator[T], pids: list[int]) -> T:
-        """The next batch of these workers. Raises: RuntimeError where one of them has died."""
-        self._waiting = pids
-        try:
-            self._tell()
-            return next(batches)
-        finally:
-            self._waiting = []
-
-    def forget(self, pids: list[int]) -> None:
-        """Workers that were ended."""
-        for pid in pids:
-            self._seen.pop(pid, None)
-
-    def _tell(self) -> None:
-        for pid in self._waiting:
-            if pid in self._seen:
-                raise self._seen.pop(pid)
-
-
-_DEATHS = _Deaths()
-"""A process has one handler of a signal."""
 
 
 def _explained(error: Exception) -> RunFault:

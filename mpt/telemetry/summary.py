@@ -74,53 +74,56 @@ class Extras:
     """Further members of summary.json, by key."""
 
 
-def summary(
-    outcome: Outcome,
-    identity: Identity,
-    totals: Totals,
-    epochs: float,
-    quality: Quality,
-    precision: PrecisionSummary,
-    scaling: str,
-    speed: Speed,
-    memory: Memory,
-    split: Mapping[str, float],
-    device: DeviceFacts,
-    versions: Mapping[str, Any],
-    extras: Extras | None = None,
-) -> dict[str, Any]:
-    """The document; `RunWriter.json` turns what was not measured into null with its reason."""
-    extras = extras or Extras()
-    return {
-        "schema": SCHEMA,
-        **vars(outcome),
-        **vars(identity),
-        "steps": totals.step,
-        "updates": totals.update,
-        "skipped": totals.skipped,
-        "samples": totals.samples,
-        "epochs": epochs,
-        "final": {"train_loss": quality.train_loss, **quality.final},
-        "best": quality.best if isinstance(quality.best, Unmeasured) else dict(quality.best),
-        "precision": vars(precision),
-        "scaling": scaling_summary(scaling, totals),
-        "speed": {
-            **vars(speed),
-            "compile_s": extras.compile_s,
-            "startup_s": split["startup"],
-            "mfu": extras.mfu,
-            "peak_tflops": extras.peak_tflops,
-            "flops_per_step": extras.flops_per_step,
-            "predicted_step_ms": extras.predicted_step_ms,
-        },
-        "memory": {**vars(memory), "predicted_peak_bytes": extras.predicted_peak_bytes},
-        "time_s": {key: split[key] for key in ("total", "train", "eval", "checkpoint", "data")},
-        "device": vars(device),
-        "versions": dict(versions),
-        "nonfinite_losses": totals.nonfinite_losses,
-        "first_nonfinite_loss": totals.first_nonfinite_loss,
-        **extras.more,
-    }
+@dataclass(frozen=True)
+class Summary:
+    """A run's figures. `split` are its seconds by phase; `scaling` is the strategy."""
+
+    outcome: Outcome
+    identity: Identity
+    totals: Totals
+    epochs: float
+    quality: Quality
+    precision: PrecisionSummary
+    scaling: str
+    speed: Speed
+    memory: Memory
+    split: Mapping[str, float]
+    device: DeviceFacts
+    versions: Mapping[str, Any]
+    extras: Extras = field(default_factory=Extras)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document; `RunWriter.json` turns what was not measured into null with its reason."""
+        return {
+            "schema": SCHEMA,
+            **vars(self.outcome),
+            **vars(self.identity),
+            "steps": self.totals.step,
+            "updates": self.totals.update,
+            "skipped": self.totals.skipped,
+            "samples": self.totals.samples,
+            "epochs": self.epochs,
+            "final": {"train_loss": self.quality.train_loss, **self.quality.final},
+            "best": self.quality.best if isinstance(self.quality.best, Unmeasured) else dict(self.quality.best),
+            "precision": vars(self.precision),
+            "scaling": scaling_summary(self.scaling, self.totals),
+            "speed": {
+                **vars(self.speed),
+                "compile_s": self.extras.compile_s,
+                "startup_s": self.split["startup"],
+                "mfu": self.extras.mfu,
+                "peak_tflops": self.extras.peak_tflops,
+                "flops_per_step": self.extras.flops_per_step,
+                "predicted_step_ms": self.extras.predicted_step_ms,
+            },
+            "memory": {**vars(self.memory), "predicted_peak_bytes": self.extras.predicted_peak_bytes},
+            "time_s": {key: self.split[key] for key in ("total", "train", "eval", "checkpoint", "data")},
+            "device": vars(self.device),
+            "versions": dict(self.versions),
+            "nonfinite_losses": self.totals.nonfinite_losses,
+            "first_nonfinite_loss": self.totals.first_nonfinite_loss,
+            **self.extras.more,
+        }
 
 
 def scaling_summary(strategy: str, totals: Totals) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mpt.plan.mfu import Work, mfu, peak_tflops
 from mpt.record.provenance import versions
 from mpt.telemetry.history import read
 from mpt.telemetry.memory import Memory, MemoryMeter
-from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, summary
+from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, Summary
 from mpt.train.engine import Engine
 from mpt.train.predicted import predicted
 from mpt.train.preflight import Preflight
@@ -31,27 +31,27 @@ def summarize(course: Course, ending: Ending, seen: Preflight, memory: MemoryMet
     if run.scaler.active and totals.step:
         totals.see_scale(read(run.scaler.scale)[0])
     plan, cfg = run.plan, run.cfg
-    return summary(
-        Outcome(ending.status, ending.reason, ending.exit_code),
-        Identity(plan.name, cfg.seed, plan.fingerprint, plan.data.fingerprint),
-        totals,
-        plan.length.epochs_at(totals.step),
-        _quality(progress),
-        PrecisionSummary(
+    return Summary(
+        outcome=Outcome(ending.status, ending.reason, ending.exit_code),
+        identity=Identity(plan.name, cfg.seed, plan.fingerprint, plan.data.fingerprint),
+        totals=totals,
+        epochs=plan.length.epochs_at(totals.step),
+        quality=_quality(progress),
+        precision=PrecisionSummary(
             requested=cfg.precision.name,
             effective=plan.mechanism.effective,
             backend=plan.mechanism.backend,
             mechanism=plan.mechanism.told,
             audit=seen.audit.verdict,
         ),
-        run.scaler.strategy,
-        course.clock.speed(),
-        _memory(course, memory, saves.snapshot_bytes),
-        course.clock.split(),
-        plan.device,
-        versions(),
-        _extras(course, seen, saves),
-    )
+        scaling=run.scaler.strategy,
+        speed=course.clock.speed(),
+        memory=_memory(course, memory, saves.snapshot_bytes),
+        split=course.clock.split(),
+        device=plan.device,
+        versions=versions(),
+        extras=_extras(course, seen, saves),
+    ).to_json()
 
 
 def _quality(progress: Progress) -> Quality:

@@ -269,13 +269,13 @@ def test_a_worker_that_has_only_begun_outlives_signals_too(
     folder: Config, sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each worker is sent one before it has come to ignore them."""
-    begun = _feed._ignore_signals
+    begun = _feed.ignore_signals
 
     def slowly(worker: int) -> None:
         os.kill(os.getpid(), sent)
         begun(worker)
 
-    monkeypatch.setattr(_feed, "_ignore_signals", slowly)
+    monkeypatch.setattr(_feed, "ignore_signals", slowly)
     with opened(folder(workers=2, threads="false")) as source:
         assert len(list(islice(source.train(0), 8))) == 8
 
@@ -305,7 +305,7 @@ def test_a_worker_that_dies_while_nobody_waits_is_told_by_the_next_wait(folder: 
         (worker,) = children() - before
         os.kill(worker, signal.SIGKILL)
         until = time.monotonic() + 20
-        while worker not in _feed._DEATHS._seen and time.monotonic() < until:
+        while worker not in _feed.DEATHS._seen and time.monotonic() < until:
             time.sleep(0.01)  # the handler runs in here, and raises nothing
         with pytest.raises(RunFault, match=rf"worker \(pid {worker}\) is killed"):
             next(batches)

@@ -11,7 +11,7 @@ from mpt.record.strict import dumps
 from mpt.telemetry.clock import Speed
 from mpt.telemetry.history import Totals
 from mpt.telemetry.memory import Memory
-from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, summary
+from mpt.telemetry.summary import Extras, Identity, Outcome, PrecisionSummary, Quality, Summary
 from mpt.types import DeviceFacts, StepRow, Unmeasured
 
 NAMES = {
@@ -28,7 +28,7 @@ NAMES = {
 
 
 def document(totals: Totals, speed: Speed, **extras: Any) -> dict[str, Any]:
-    made = summary(
+    made = Summary(
         Outcome("done", "10 steps", 0),
         Identity("mine", 3, "c0ffee", "decade"),
         totals,
@@ -43,7 +43,7 @@ def document(totals: Totals, speed: Speed, **extras: Any) -> dict[str, Any]:
         versions={"torch": "2.14.1"},
         **extras,
     )
-    return json.loads(dumps(made), parse_constant=pytest.fail)
+    return json.loads(dumps(made.to_json()), parse_constant=pytest.fail)
 
 
 def test_every_name_that_outsiders_rely_on_is_there() -> None:
