@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from mpt.checkpoint._disk import dump, fault, remove, sync, write
 from mpt.checkpoint.marker import MARKER, STATE, Marker, Rejected, digest, read_marker, verify
 from mpt.checkpoint.plain import check_plain, size_bytes
 from mpt.checkpoint.schema import migrated
@@ -57,17 +57,17 @@ class CheckpointStore:
             self._commit(state, step, update, target)
             self._prune(step, target, keeping)
         except OSError as error:
-            raise _fault(target, error) from error
+            raise fault(target, error) from error
         return target
 
     def mark_best(self, update: int) -> None:
         """The checkpoint of that update is kept until another is marked. Raises: RunFault."""
         temp = self.dir / f".{BEST}.tmp"
         try:
-            _write(temp, f"{_name(update)}\n".encode())
+            write(temp, f"{_name(update)}\n".encode())
             temp.replace(self.dir / BEST)
         except OSError as error:
-            raise _fault(self.dir / BEST, error) from error
+            raise fault(self.dir / BEST, error) from error
 
     def best(self) -> Path | None:
         """The checkpoint that was marked best, if it is there."""
@@ -113,20 +113,20 @@ class CheckpointStore:
         later = [p for p in self.newest_first() if _step(p) > step]
         try:
             for path in later:
-                _remove(path)
+                remove(path)
         except OSError as error:
-            raise _fault(self.dir, error) from error
+            raise fault(self.dir, error) from error
         return [path.name for path in later]
 
     def _commit(self, state: Mapping[str, Any], step: int, update: int, target: Path) -> None:
         temp = self.dir / f".{target.name}.tmp"
         try:
             temp.mkdir()
-            _dump(state, temp / STATE)
+            dump(state, temp / STATE)
             size = (temp / STATE).stat().st_size
             marker = Marker(step=step, update=update, state_bytes=size, state_sha256=digest(temp / STATE))
-            _write(temp / MARKER, marker.dumps().encode())
-            _sync(temp)
+            write(temp / MARKER, marker.dumps().encode())
+            sync(temp)
             self._put(temp, target)
         finally:
             shutil.rmtree(temp, ignore_errors=True)
@@ -135,12 +135,12 @@ class CheckpointStore:
         """`target` is the new checkpoint; at every moment it, or the one before it as `.old`, is there."""
         old = target.with_name(f"{target.name}.old")
         if os.path.lexists(target):
-            _remove(old)
+            remove(old)
             target.rename(old)
         temp.rename(target)
-        _sync(self.dir)
+        sync(self.dir)
         with suppress(OSError):
-            _remove(old)
+            remove(old)
 
     def _check_space(self, state_bytes: int) -> None:
         free, wants = shutil.disk_usage(self.dir).free, state_bytes + _SLACK_BYTES
@@ -152,14 +152,14 @@ class CheckpointStore:
     def _sweep(self) -> None:
         """Remove what killed saves left behind."""
         for path in self.dir.glob(".update-*.tmp"):
-            _remove(path)
+            remove(path)
 
     def _prune(self, step: int, newest: Path, keeping: Sequence[int]) -> None:
         earlier = [p for p in self.newest_first() if p != newest and _step(p) < step]
         kept = {newest, self.best(), *earlier[: self._keep - 1], *(p for p in earlier if _step(p) in keeping)}
         for path in self.newest_first():
             if path not in kept:
-                _remove(path)
+                remove(path)
 
     def newest_first(self) -> list[Path]:
         """Checkpoint folders, valid or not, by update; one that replaces an `.old` before it."""
@@ -211,14 +211,6 @@ def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:
     return state
 
 
-def _remove(path: Path) -> None:
-    """Nothing has that name; of a link, what it points to stays. Raises: OSError."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(path)
-
-
 def _name(update: int) -> str:
     return f"update-{update:06d}"
 
@@ -229,39 +221,3 @@ def _step(path: Path) -> float:
         return read_marker(path).step
     except Rejected:
         return float("inf")
-
-
-def _dump(state: Mapping[str, Any], path: Path) -> None:
-    try:
-        with path.open("wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-    except RuntimeError as error:  # torch's zip writer turns a short write into this
-        cause = error.__context__ if isinstance(error.__context__, OSError) else None
-        raise OSError(cause.errno if cause else 0, (cause and cause.strerror) or str(error), str(path)) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError:  # some network file systems refuse fsync on folders
-        pass
-    finally:
-        os.close(fd)
-
-
-def _fault(path: Path, error: OSError) -> RunFault:
-    what = f"the checkpoint could not be saved: {error.strerror or error}"
-    if error.errno == errno.ENOENT:
-        return RunFault(Problem(str(path), what, "the folder was moved or deleted while the run was going"))
-    hint = "older checkpoints are intact; free space or make the folder writable, then go on with resume=auto"
-    return RunFault(Problem(str(path), what, hint))

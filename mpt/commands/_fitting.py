@@ -41,9 +41,9 @@ def _fitting(
     tried: tuple[tuple[str, ...], ...], composed: Callable[[tuple[str, ...]], RunConfig], limit_bytes: int, batch: int
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Those that fit, with their peak; none that only adds to one that does."""
+    from mpt.build import make_plan
     from mpt.errors import MptError
     from mpt.predict.prediction import fits
-    from mpt.train.run import plan
     from mpt.units import bytes_text
 
     found: list[tuple[str, ...]] = []
@@ -52,7 +52,7 @@ def _fitting(
             continue
         try:
             cfg = composed(way)
-            peak = fits(cfg, plan(cfg), batch)
+            peak = fits(cfg, make_plan(cfg), batch)
         except MptError:
             continue
         if peak <= limit_bytes:

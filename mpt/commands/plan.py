@@ -106,12 +106,12 @@ def _predicted(lines: list[Line], config_dir: str | None) -> Iterator[OneOf]:
 
 def _named(line: Line, among_others: bool) -> Prediction:
     """Raises: MptError that names the line where there are others."""
+    from mpt.build import make_plan
     from mpt.errors import MptError
     from mpt.predict.prediction import predict
-    from mpt.train.run import plan
 
     try:
-        return predict(line.config, plan(line.config))
+        return predict(line.config, make_plan(line.config))
     except MptError as error:
         if not among_others:
             raise
@@ -120,14 +120,14 @@ def _named(line: Line, among_others: bool) -> Prediction:
 
 def _against(others: tuple[str, ...], config_dir: str | None, made: list[Prediction]) -> Against:
     """Reasons where no time is predicted."""
+    from mpt.build import make_plan
     from mpt.predict.against import compared, nothing_against
-    from mpt.train.run import plan
     from mpt.types import Unmeasured
 
     if all(isinstance(p.time, Unmeasured) for p in made):
         return nothing_against("no time is predicted")
     cfg = _composed([*others, "precision=fp32"], config_dir)
-    return compared(cfg, plan(cfg), made)
+    return compared(cfg, make_plan(cfg), made)
 
 
 def _others(words: Sequence[str]) -> tuple[str, ...]:

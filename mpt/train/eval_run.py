@@ -13,12 +13,12 @@ from mpt.config import saved
 from mpt.errors import DataError, ExitCode, Problem
 from mpt.plan.facts import probe
 from mpt.precision.switches import flags
+from mpt.train.begin import on_device
 from mpt.train.engine import make_engine
 from mpt.train.evaluate import evaluate as metrics_of
 from mpt.train.host import on_host
 from mpt.train.products import cpu_products
 from mpt.train.resume import stored
-from mpt.train.run import on_device
 from mpt.train.state import load_weights
 
 

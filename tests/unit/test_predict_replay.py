@@ -17,7 +17,6 @@ from mpt.predict import calibrate
 from mpt.predict.fake import trace
 from mpt.predict.replay import Replay
 from mpt.predict.trace import Trace
-from mpt.train.run import plan as planned
 
 CPU = torch.device("cpu")
 NETS = {
@@ -88,6 +87,6 @@ def test_a_step_longer_than_the_budget_is_timed_op_by_op(
     monkeypatch.setattr(calibrate, "_apart", noted("apart"))
     monkeypatch.setattr(calibrate, "ceiling_tflops", lambda *_: 1.0)
     cfg = compose([*NETS["small_cnn"], "device=cpu"])
-    plan = planned(cfg)
+    plan = make_plan(cfg)
     calibrate.calibrate(trace(cfg, plan), plan.device, 1, budget_s)
     assert taken == ["in order" if in_order else "apart"]

@@ -14,16 +14,14 @@ from yaml import YAMLError
 from mpt.config.catalog import recipes
 from mpt.config.compose import groups, keys, words
 from mpt.config.compose.assemble import assemble
-from mpt.config.compose.session import Session, copied, session, store_recipe
+from mpt.config.compose.auto_scaling import scaling_keys, strategy
+from mpt.config.compose.session import Session, copied, session, store_recipe, unplaced_recipe, without_hydra
 from mpt.config.compose.typed import Leaves
 from mpt.config.plugins import import_plugins
 from mpt.config.ranges import range_problems
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, Problem
-from mpt.formats.table import COMPUTE
 from mpt.registry import did_you_mean
-
-_ROLES = ("precision.compute", "precision.param", "precision.master")
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class _Composer:
         if problem:
             self.problems.append(problem)
             return None
-        problem = _unplaced_recipe(self.hydra, value) if word.key == "recipe" else None
+        problem = unplaced_recipe(self.hydra, value) if word.key == "recipe" else None
         if problem:
             self.problems.append(problem)
             return None
@@ -201,7 +199,7 @@ class _Composer:
         """scaling=auto becomes the policy's own strategy, under the values that were given."""
         if choices["scaling"] != "auto":
             return
-        preset = self._preset(cfg)
+        preset = strategy(cfg, self.given)
         known = [choice for choice in self.hydra.choices("scaling") if choice != "auto"]
         if preset not in known:
             self.problems.append(Problem("precision.scaling", f"got `{preset}`", did_you_mean(preset, known)))
@@ -214,29 +212,13 @@ class _Composer:
             skeleton.scaling = OmegaConf.merge(skeleton.scaling, entry)
             cfg.scaling = OmegaConf.merge(cfg.scaling, entry, {**given, "name": preset})
 
-    def _scaling_keys(self, choice: str) -> list[str]:
-        """What the YAML of a strategy lists; of nulls only limits: one made of others shows the keys of all."""
-        entry = self.hydra.entry("scaling", choice)
-        listed = {str(k) for k, v in entry.items_ex(resolve=False) if v is not None or k in ("min_scale", "max_scale")}
-        return sorted(listed - {"name", "rule"})
-
-    def _preset(self, cfg: DictConfig) -> str:
-        """The policy's strategy; where its formats were typed over, the one that fits what came of it."""
-        compute, param, master = (OmegaConf.select(cfg, role) for role in _ROLES)
-        policys = str(cfg.precision.scaling)
-        if "precision.scaling" in self.given or self.given.isdisjoint(_ROLES) or compute not in COMPUTE:
-            return policys
-        if compute != "float16" or (param == "float16" and master is None):
-            return "none"
-        return "dynamic" if policys == "none" else policys
-
     def _finish(self, cfg: DictConfig, skeleton: DictConfig, choices: dict[str, str]) -> Composition:
         leaves = Leaves()
         leaves.read(cfg, skeleton)
         problems = [*self.problems, *leaves.problems]
         if problems:
             raise self._error([*problems, *range_problems(leaves.values)])
-        config = assemble(leaves.values, choices, self._scaling_keys(choices["scaling"]))
+        config = assemble(leaves.values, choices, scaling_keys(self.hydra, choices["scaling"]))
         late = import_plugins(config.plugins)
         if late:
             raise ConfigError(*late)
@@ -245,26 +227,6 @@ class _Composer:
     def _error(self, problems: list[Problem]) -> ConfigError:
         """All problems, in the order of the words that they are about."""
         return ConfigError(*sorted(problems, key=lambda p: self.order.get(p.where, len(self.order))))
-
-
-def without_hydra(cfg: DictConfig) -> DictConfig:
-    """cfg without Hydra's own node."""
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg
-
-
-def _unplaced_recipe(hydra: Session, name: str) -> Problem | None:
-    """A user's own recipe has to say that it is about the whole configuration: else nothing reads what it sets."""
-    for folder in hydra.folders[1:]:
-        path = folder / "recipe" / f"{name}.yaml"
-        if path.is_file() and not path.read_text(encoding="utf-8", errors="replace").startswith("# @package _global_"):
-            return Problem(
-                f"recipe={name}",
-                f"{path} does not set the whole configuration",
-                "begin it with the line `# @package _global_`",
-            )
-    return None
 
 
 def _missing(cfg: DictConfig, key: str) -> bool:

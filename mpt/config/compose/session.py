@@ -15,7 +15,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpt.config.catalog import recipes
 from mpt.config.paths import conf_dir, recipes_dir
@@ -145,3 +145,23 @@ def store_recipe(name: str) -> None:
     node = OmegaConf.load(recipes_dir() / f"{name}.yaml")
     group = f"recipe/{family}" if family else "recipe"
     ConfigStore.instance().store(name=leaf, node=node, group=group, package="_global_", provider="mpt")
+
+
+def without_hydra(cfg: DictConfig) -> DictConfig:
+    """cfg without Hydra's own node."""
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def unplaced_recipe(hydra: Session, name: str) -> Problem | None:
+    """A user's own recipe has to say that it is about the whole configuration: else nothing reads what it sets."""
+    for folder in hydra.folders[1:]:
+        path = folder / "recipe" / f"{name}.yaml"
+        if path.is_file() and not path.read_text(encoding="utf-8", errors="replace").startswith("# @package _global_"):
+            return Problem(
+                f"recipe={name}",
+                f"{path} does not set the whole configuration",
+                "begin it with the line `# @package _global_`",
+            )
+    return None
