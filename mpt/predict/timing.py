@@ -21,6 +21,9 @@ from mpt.train.host import on_host
 from mpt.train.products import cpu_products
 from mpt.types import Unmeasured
 
+ATTAINABLE = "attainable shares of the dense peaks"
+"""How a rate of a device that is not here begins."""
+
 
 def sharding_of(cfg: RunConfig) -> Sharding:
     """What is asked of several processes."""
@@ -39,7 +42,7 @@ def time_of(cfg: RunConfig, plan: Plan, alone: Trace) -> tuple[Time | Unmeasured
         return _measured(cfg, plan, alone)
     gpu = gpu_of(plan.device.name)
     assert gpu is not None, "device= names rows of the table"
-    shares = f"attainable shares of the dense peaks of {gpu.name}, its bandwidth and launches"
+    shares = f"{ATTAINABLE} of {gpu.name}, its bandwidth and launches; kernels may fall short of them"
     return _roofline(sharding_of(cfg)(alone), gpu_rates(gpu), accumulate, gpu.name), shares
 
 

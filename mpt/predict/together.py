@@ -10,6 +10,7 @@ from mpt.predict import compiled
 from mpt.predict.against import Against
 from mpt.predict.prediction import Prediction
 from mpt.predict.sections import does_not_fit, in_ms, not_counted, ratio
+from mpt.predict.timing import ATTAINABLE
 from mpt.report.section import Section, Table, Tone
 from mpt.types import Unmeasured
 from mpt.units import bytes_text, number_text, seconds_text
@@ -107,6 +108,10 @@ def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[To
     notes += [("", what) for one in several for what in _emulated(one.made)]
     notes += [("careful", what) for one in several for what in not_counted(one.made)]
     notes += [("careful", what) for one in several if one.made.compiled for what in (compiled.MEMORY, compiled.TIME)]
+    if any(one.made.how.startswith(ATTAINABLE) for one in several):
+        notes.append(
+            ("", f"step: at {ATTAINABLE} of each device, nothing was measured; kernels may fall short of them")
+        )
     if any(key != "precision" for key in several[0].listed):
         notes.append(
             ("", "against fp32, × fp32, × tf32: each row against itself in that precision, not against other rows")

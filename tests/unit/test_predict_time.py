@@ -324,6 +324,7 @@ def test_a_micro_batch_that_does_not_fit_is_split(
     assert re.search(f"t4: {short}", several)
     assert "h100: a micro-batch" not in several
     assert "each row against itself in that precision" in several
+    assert "nothing was measured; kernels may fall short" in several
 
 
 DEEP = ("model=gpt", "model.layers=3", "model.width=64", "model.context=128", "data=synthetic_tokens", "data.vocab=64")
@@ -374,3 +375,10 @@ def test_streamed_data_are_timed_and_told_where_they_bind(capsys: pytest.Capture
     words = ("data=image_folder", f"data.root={tmp_path}", "data.batch_size=8", "model=mlp", "model.width=8")
     shown = output(capsys, *words, "device=h100", "data.image_size=32")
     assert re.search(r"loader-bound at \d+% of the step: data.workers=\d+", shown)
+
+
+def test_a_batch_that_is_to_be_found_is_sent_to_the_command_that_finds_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "device=h100", "data.batch_size=auto"]) == 2
+    told = capsys.readouterr().err
+    assert "want an integer\n  hint: `mpt bench … data.batch_size=auto` alone finds it" in told
+    assert "`mpt plan` tells the largest micro-batch" in told

@@ -21,6 +21,12 @@ NOT_YAML = frozenset({"choice", "options", "recipe", "uses"})
 
 _WANT = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
+_ELSEWHERE = {
+    ("data.batch_size", "auto"): "`mpt bench … data.batch_size=auto` alone finds it, for all of its configurations; "
+    "`mpt plan` tells the largest micro-batch without being asked"
+}
+"""Values that one command takes, by key."""
+
 
 class Leaves:
     """Typed values by dotted key, and what was wrong with the others."""
@@ -58,7 +64,8 @@ class Leaves:
         try:
             self.values[where] = convert(cls, key, hint, value)
         except (OmegaConfBaseException, TypeError):
-            whole = Problem(where, f"got {shown(value)}, want {wanted(hint)}", _move(hint, value))
+            move = _ELSEWHERE.get((where, str(value)), _move(hint, value))
+            whole = Problem(where, f"got {shown(value)}, want {wanted(hint)}", move)
             self.problems += wrong_items(where, hint, value) or [whole]
 
     def _option(self, where: str, cfg: DictConfig, skeleton: DictConfig, key: str) -> None:
