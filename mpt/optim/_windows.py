@@ -48,7 +48,7 @@ class Windowed:
             p for i, t in enumerate(params) for p in _pieces(i, t, moment, tuple(kernel.moments.values()), storage)
         ]
         self._windows = list(_windows(pieces))
-        self.update_window: Callable[..., None] = self._update
+        self.update_window: Callable[..., None] = self._update  # a value, so that a trace can note one for all alike
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
         self._count.add_(1)

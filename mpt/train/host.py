@@ -48,8 +48,9 @@ def _wanted(cfg: RunConfig, plan: Plan) -> int | None:
 
 
 def _keep_freed_memory() -> None:
-    """glibc gives no freed memory back: a step that gets back each page zeroed pays for it again (small_cnn: a quarter
-    of its time). Where the environment says how malloc is to do it, or malloc is not glibc's, nothing changes."""
+    """glibc gives no freed memory back to the kernel, from which a step would get each page zeroed again; row 23 of
+    docs/performance.md is what that costs. Where the environment says how malloc is to do it, or malloc is not glibc's,
+    nothing changes. It stays so after the run: mallopt can't tell what was set before."""
     said = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if said or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
         return

@@ -16,7 +16,7 @@ from mpt.config.compose import compose
 from mpt.predict import calibrate
 from mpt.predict.fake import trace
 from mpt.predict.replay import Replay
-from mpt.predict.trace import Trace
+from mpt.predict.trace import Op, Trace
 
 CPU = torch.device("cpu")
 NETS = {
@@ -45,19 +45,21 @@ def test_each_op_of_a_step_runs_again(net: str, precision: str) -> None:
 
 
 def test_numbers_flow_from_op_to_op(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of the first batch is that of a net that knows nothing: what comes out went through all layers."""
-    step = traced(NETS["gpt"])
-    seen: list[Any] = []
-    keep = Replay._keep
+    """The loss of a token is near that of a guess, log 256, and not it, as it were if layers gave nothing."""
+    step = traced([*NETS["gpt"], "precision=fp32", "data.batch_size=4"])
+    losses: list[float] = []
+    run = Replay._run
 
-    def kept(self: Replay, made: Any, results: list[Any], held: Any) -> None:
-        seen.extend(float(r) for r in results if r.dim() == 0 and r.dtype is torch.float32)
-        keep(self, made, results, held)
+    def noted(self: Replay, at: int, op: Op, held: dict[int, torch.Tensor]) -> float | None:
+        seconds = run(self, at, op, held)
+        if op.name == "nll_loss_forward":
+            losses.append(float(held[step.flow[at].made[0].storage]))
+        return seconds
 
-    monkeypatch.setattr(Replay, "_keep", kept)
+    monkeypatch.setattr(Replay, "_run", noted)
     Replay(step, CPU)._round()
-    assert seen
-    assert all(math.isfinite(value) for value in seen)
+    (loss,) = losses
+    assert 1e-2 < abs(loss / (4 * 16) - math.log(256)) < 2
 
 
 def test_what_cannot_be_called_again_is_not_timed_and_the_rest_goes_on() -> None:

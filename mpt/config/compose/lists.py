@@ -36,12 +36,10 @@ class Line:
         return " ".join(f"{key}={text}" for key, text in self.listed.items()) or "as asked"
 
 
-def combinations(
-    typed: list[str], config_dir: str | None, check: Callable[[RunConfig], list[Problem]], most: int = MOST
-) -> list[Line]:
+def combinations(typed: list[str], config_dir: str | None, check: Callable[[RunConfig], list[Problem]]) -> list[Line]:
     """Every combination of the lists in `typed` (Hydra's grammar), the last list fastest.
 
-    Raises: ConfigError with the problems of all of them, each once; for more than `most` before any is composed.
+    Raises: ConfigError with the problems of all of them, each once; for more than MOST before any is composed.
     """
     words.refuse_torn(typed)
     words.refuse_hydra_words(typed)
@@ -53,7 +51,7 @@ def combinations(
             config = compose(typed, config_dir)
             _refuse([(check(config), "")])
             return [Line(tuple(typed), {}, config)]
-        _refuse_many(overrides, most)
+        _refuse_many(overrides)
         rows = _multiplied(typed, overrides)
         made = [_composed(row, config_dir, check) for row in rows]
     keys = [override.get_key_element() for override in overrides.values()]
@@ -79,13 +77,13 @@ def _last(typed: list[str], overrides: dict[int, Override]) -> list[str]:
     return [raw for i, raw in enumerate(typed) if i not in overrides or keys[i] not in keys[i + 1 :]]
 
 
-def _refuse_many(overrides: dict[int, Override], most: int) -> None:
+def _refuse_many(overrides: dict[int, Override]) -> None:
     """Ranges are counted no further than it takes."""
-    count = math.prod(_length(override, most + 1) for override in overrides.values())
-    if count > most:
+    count = math.prod(_length(override, MOST + 1) for override in overrides.values())
+    if count > MOST:
         lists = ", ".join(override.get_key_element() for override in overrides.values())
-        what = f"more than {most} combinations" if len(overrides) == 1 else f"{count:,} combinations or more"
-        raise ConfigError(Problem(lists, f"got {what}, want at most {most}", "make the lists shorter"))
+        what = f"more than {MOST} combinations" if len(overrides) == 1 else f"{count:,} combinations or more"
+        raise ConfigError(Problem(lists, f"got {what}, want at most {MOST}", "make the lists shorter"))
 
 
 def _length(override: Override, most: int) -> int:
