@@ -21,6 +21,7 @@ from mpt.predict.operands import Call, TensorSpec
 from mpt.predict.replay import Replay
 from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
 from mpt.predict.trace import Trace
+from mpt.rng import capture, restore
 from mpt.telemetry.device import wait
 from mpt.telemetry.matmul import ceiling_tflops
 from mpt.types import DeviceFacts, Unmeasured
@@ -57,9 +58,18 @@ def calibrate(trace: Trace, facts: DeviceFacts, accumulate: int, budget_s: float
     """Measures for about `budget_s`, under the switches that are set now; what was begun may end after it.
 
     The step's ops are timed in their order where two steps fit into about that, else one by one, the longest first.
+    Random states are left as they were.
     """
-    start = time.perf_counter()
     device = torch.device(facts.type, facts.index) if facts.type == "cuda" else torch.device(facts.type)
+    state = capture(device)
+    try:
+        return _calibrate(trace, facts, device, accumulate, budget_s)
+    finally:
+        restore(state, device)
+
+
+def _calibrate(trace: Trace, facts: DeviceFacts, device: torch.device, accumulate: int, budget_s: float) -> Calibration:
+    start = time.perf_counter()
     forms = sorted({op.form for op in trace.ops if op.executed})
     each_s = budget_s * _RATES_SHARE / (len(forms) + 1)
     found = {form: ceiling_tflops(form, facts, each_s) for form in forms}
@@ -128,7 +138,12 @@ def _extend(trace: Trace, rates: Rates, measured: dict[int, float]) -> None:
 
 
 def _timed(call: Call, device: torch.device, others: Tensor | None) -> float | None:
-    """Seconds of one call on operands of that kind; None where it can't be made again."""
+    """Seconds of one call on operands of that kind; None where it can't be made again.
+
+    What takes a tensor without elements is not tried: a trace shows a kernel's workspace so, and the kernel reads it.
+    """
+    if any(isinstance(leaf, TensorSpec) and 0 in leaf.shape for leaf in call.leaves):
+        return None
     try:
         with torch.no_grad():
             args, kwargs = tree_unflatten([_real(leaf, device) for leaf in call.leaves], call.spec)
@@ -139,11 +154,11 @@ def _timed(call: Call, device: torch.device, others: Tensor | None) -> float | N
 
 
 def _real(leaf: Any, device: torch.device) -> Any:
-    """A tensor of that kind with numbers in it."""
+    """A tensor of that kind with numbers in it: integers are 0, which is a place in any table."""
     if not isinstance(leaf, TensorSpec):
         return leaf
     tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=device)
-    return tensor.fill_(0.5) if tensor.dtype.is_floating_point else tensor.fill_(1)
+    return tensor.fill_(0.5 if tensor.dtype.is_floating_point else tensor.dtype is torch.bool)
 
 
 def _per_call(device: torch.device) -> tuple[float, float]:

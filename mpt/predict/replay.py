@@ -23,11 +23,13 @@ _SMALL = 2.0**-10
 class Replay:
     """Numbers flow from op to op, and storages come and go, as in the step: caches hold what they hold there.
 
-    An op that can't be called again is not timed; what it would have made is made unfilled.
+    An op that can't be called again is not timed; what it would have made is made of zeros. Integers are not made up:
+    they may say where to read, or be a kernel's own notes, and an op that needs such is not called either.
     """
 
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self._trace, self._device = trace, device
+        self._own: dict[int, TensorSpec] = {}
         self._last = {place.storage: at for at, flow in enumerate(trace.flow) for place in (*flow.given, *flow.made)}
         self._ends: defaultdict[int, list[int]] = defaultdict(list)
         for storage, at in self._last.items():
@@ -61,7 +63,7 @@ class Replay:
         """Seconds of each op; None for what makes a view only, or failed."""
         held = dict(self._outside)
         spent: list[float | None] = []
-        with torch.no_grad():
+        with torch.enable_grad():  # else kernels leave out what only their backward reads
             for at, op in enumerate(self._trace.ops):
                 spent.append(self._run(at, op, held) if op.kernel else None)
                 for storage in self._ends[at]:
@@ -73,7 +75,7 @@ class Replay:
         seconds, results = None, []
         try:
             places = iter(flow.given)
-            leaves = [_view(held, next(places)) if isinstance(x, TensorSpec) else x for x in call.leaves]
+            leaves = [self._operand(held, next(places)) if isinstance(x, TensorSpec) else x for x in call.leaves]
             args, kwargs = tree_unflatten(leaves, call.spec)
             start = time.perf_counter()
             out = call.func(*args, **kwargs)
@@ -85,11 +87,24 @@ class Replay:
         self._keep(flow.made, results, held)
         return seconds
 
+    def _operand(self, held: dict[int, Tensor], place: Place) -> Tensor:
+        """Raises: LookupError where nothing stands for it."""
+        if self._own.get(place.storage) == place.spec:
+            return held[place.storage]
+        return _view(held, place)
+
     def _keep(self, made: Sequence[Place], results: list[Tensor], held: dict[int, Tensor]) -> None:
+        """A result of another shape than traced is a kernel's own, e.g. an LSTM's workspace, and goes on as it is."""
         for i, place in enumerate(made):
-            if place.storage not in held:
-                fits = i < len(results) and results[i].untyped_storage().nbytes() >= place.nbytes
-                held[place.storage] = results[i] if fits else self._empty(place)
+            if place.storage in held:
+                continue
+            self._own.pop(place.storage, None)
+            if len(results) == len(made) and results[i].untyped_storage().nbytes() >= place.nbytes:
+                held[place.storage] = results[i]
+                if results[i].shape != place.spec.shape:
+                    self._own[place.storage] = place.spec
+            elif place.spec.dtype.is_floating_point or place.spec.dtype is torch.bool:
+                held[place.storage] = self._empty(place)
 
     def _empty(self, place: Place) -> Tensor:
         return torch.zeros(place.nbytes, dtype=torch.uint8, device=self._device)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from mpt.build import make_plan
 from mpt.config.compose import compose
@@ -92,3 +93,60 @@ def test_a_step_longer_than_the_budget_is_timed_op_by_op(
     plan = make_plan(cfg)
     calibrate.calibrate(trace(cfg, plan), plan.device, 1, budget_s)
     assert taken == ["in order" if in_order else "apart"]
+
+
+class Recurrent(nn.Module):
+    """Its kernel on a CPU keeps a workspace for the backward pass, which a trace shows without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 4, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x.flatten(1, 2))[0][:, -1])
+        return out
+
+
+RECURRENT = ["model=custom", f"model.path={__file__}:Recurrent", "data=digits", "data.batch_size=8"]
+
+
+@pytest.mark.parametrize("budget_s", [1000.0, 0.0])
+def test_a_kernel_gets_its_own_workspace_or_is_not_called(budget_s: float) -> None:
+    step = traced(RECURRENT)
+    assert any(0 in place.spec.shape for flow in step.flow for place in flow.given), "else nothing is tested"
+    if budget_s:
+        spent = Replay(step, CPU)._round()
+        assert [seconds is not None for seconds in spent] == [op.kernel for op in step.ops]
+    else:
+        wanted = [(op.signature, 1.0) for op in step.ops if op.kernel]
+        found = calibrate._apart(step, wanted, CPU, math.inf)
+        assert not any(
+            "backward" in op.name and op.name.startswith("mkldnn_rnn") for op in step.ops if op.signature in found
+        )
+
+
+def test_what_reads_integers_of_an_op_that_failed_is_not_called() -> None:
+    """They may be a workspace or places in a table, which no zeros stand for."""
+    step = traced(RECURRENT)
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RuntimeError("not here")
+
+    failing = {op.signature for op in step.ops if op.name == "mkldnn_rnn_layer"}
+    readers = {op.signature for op in step.ops if op.name == "mkldnn_rnn_layer_backward"}
+    calls = [call._replace(func=refuses) if i in failing else call for i, call in enumerate(step.calls)]
+    found = Replay(replace(step, calls=tuple(calls)), CPU).seconds(time.perf_counter())
+    assert failing
+    assert readers
+    assert {op.signature for op in step.ops if op.kernel} - set(found) == failing | readers
+
+
+def test_measuring_leaves_random_states_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "ceiling_tflops", lambda *_: 1.0)
+    cfg = compose([*RECURRENT, "device=cpu"])
+    plan = make_plan(cfg)
+    step = trace(cfg, plan)
+    before = torch.get_rng_state()
+    calibrate.calibrate(step, plan.device, 1, 0.01)
+    assert torch.get_rng_state().equal(before)
