@@ -101,9 +101,13 @@ def package_hash(folder: Path) -> str:
     return total.hexdigest()
 
 
+@cache
 def _state(folder: Path) -> tuple[str, str]:
     """The commit of the git tree that the folder lies in and tracks, and what the tree has that its commit has not:
-    a diff, then names of untracked files. Empty where there is no such tree."""
+    a diff, then names of untracked files. Empty where there is no such tree.
+
+    Looked at once: later runs of this process use the code that it has loaded.
+    """
     if not _git(folder, "ls-files", "--", ".").strip():
         return "", ""
     lines = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()

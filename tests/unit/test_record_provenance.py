@@ -100,6 +100,8 @@ def test_the_source_has_the_commit_the_changes_and_the_untracked_names(tree: Pat
     assert "--- changes ---" not in clean
     (tree / "model.py").write_text("layers = 3\n")
     (tree / "new.py").write_text("")
+    assert provenance.source(["mpt"], tree) == clean  # a process has loaded its code, and runs that
+    provenance._state.cache_clear()
     dirty = provenance.source(["mpt"], tree)
     assert "-layers = 2\n+layers = 3\n" in dirty
     assert "--- untracked ---\nnew.py\n" in dirty
@@ -109,6 +111,7 @@ def test_a_folder_outside_any_tree_or_ignored_by_one_has_no_commit(
     tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert "\ncommit: not in a git tree\n" in provenance.source(["mpt"], tmp_path_factory.mktemp("plain"))
+    provenance._state.cache_clear()
     (tree / ".gitignore").write_text("venv/\n")
     (tree / "venv").mkdir()
     assert "\ncommit: not in a git tree\n" in provenance.source(["mpt"], tree / "venv")

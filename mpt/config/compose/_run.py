@@ -15,7 +15,7 @@ from mpt.config.catalog import recipes
 from mpt.config.compose import groups, keys, words
 from mpt.config.compose.assemble import assemble
 from mpt.config.compose.auto_scaling import scaling_keys, strategy
-from mpt.config.compose.session import Session, copied, session, store_recipe, unplaced_recipe, without_hydra
+from mpt.config.compose.session import Composed, Session, session, store_recipe, unplaced_recipe
 from mpt.config.compose.typed import Leaves
 from mpt.config.plugins import import_plugins
 from mpt.config.ranges import range_problems
@@ -68,10 +68,8 @@ class _Composer:
         )
         if base is None:
             raise self._error(self.problems)
-        choices = self._choices(base)
-        base = without_hydra(base)
-        skeleton = self._skeleton(base, choices)
-        cfg = copied(base)
+        choices = dict(base.choices)
+        cfg, skeleton = base.config(), self._skeleton(base, choices)
         for word in good:
             if not word.hydra and not self._is_group(word):
                 self._set(cfg, skeleton, word, choices)
@@ -118,26 +116,21 @@ class _Composer:
             store_recipe(value)
         return f"{word.key}={value}"
 
-    def _composed(self, lines: list[str]) -> DictConfig | None:
+    def _composed(self, lines: list[str]) -> Composed | None:
         try:
-            return self.hydra.compose(lines)
+            return self.hydra.composed(lines)
         except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             text = " ".join(f"{error}{cause}".split())
             self.problems.append(Problem("configuration", text, "look at the YAML that it names"))
             return None
 
-    @staticmethod
-    def _choices(base: DictConfig) -> dict[str, str]:
-        return {str(group): str(value) for group, value in base.hydra.runtime.choices.items() if "/" not in str(group)}
-
-    def _skeleton(self, base: DictConfig, choices: dict[str, str]) -> DictConfig:
+    def _skeleton(self, base: Composed, choices: dict[str, str]) -> DictConfig:
         """The chosen YAMLs without a recipe's own values: what keys there are, and of what type."""
         if choices.get("recipe") in (None, "None"):
-            return base
+            return base.config()
         lines = [f"{group}={choice}" for group, choice in choices.items() if group != "recipe"]
-        composed = self._composed(lines)
-        return without_hydra(composed) if composed is not None else base
+        return (self._composed(lines) or base).config()
 
     def _set(self, cfg: DictConfig, skeleton: DictConfig, word: words.Word, choices: dict[str, str]) -> None:
         """Puts one `key=value` in, or notes what is wrong with it."""
