@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -17,6 +18,9 @@ from mpt.registry import closest
 
 SIGPIPE = 141
 """128 + SIGPIPE's number, as shells report a program whose reader went away."""
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What writing to a redirected stdout meets on a disk; what else meets them knows its file."""
 
 LATER = {
     "tune": "use `mpt sweep precision=fp32,bf16,fp16`",
@@ -71,9 +75,21 @@ def _leave_by_signal() -> None:
             signal.signal(getattr(signal, name), leave)
 
 
+def _open_what_is_closed() -> None:
+    """Started without stdout or stderr (`>&-`), it goes nowhere; else the next file would get their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115  (as long as the process)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one command line; the exit code."""
     args = sys.argv[1:] if argv is None else list(argv)
+    _open_what_is_closed()
     try:
         code = dispatch(args)
         sys.stdout.flush()
@@ -88,10 +104,21 @@ def main(argv: list[str] | None = None) -> int:
         # Python flushes stdout once more at exit, which would fail again, and loudly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SIGPIPE
+    except OSError as error:
+        if error.errno not in _DISK or error.filename is not None:
+            return _bug()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"can't write: {error.strerror}", file=sys.stderr)
+        return int(ExitCode.FAULT)
     except Exception:  # the outermost frame: whatever arrives here is a bug, and people need to know what to do
-        traceback.print_exc()
-        print("\nThis is a bug in mpt: please report it with the lines above.", file=sys.stderr)
-        return int(ExitCode.BUG)
+        return _bug()
+
+
+def _bug() -> int:
+    """Tells of the error that is being handled."""
+    traceback.print_exc()
+    print("\nThis is a bug in mpt: please report it with the lines above.", file=sys.stderr)
+    return int(ExitCode.BUG)
 
 
 def dispatch(args: list[str]) -> int:

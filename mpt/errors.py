@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Of what the error says; its kind where it says nothing, as MemoryError() and many a ValueError() do."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong: `where` is a config key, a command-line word or a file."""

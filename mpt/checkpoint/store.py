@@ -17,7 +17,7 @@ from mpt.checkpoint._disk import dump, fault, remove, sync, write
 from mpt.checkpoint.marker import MARKER, STATE, Marker, Rejected, digest, read_marker, verify
 from mpt.checkpoint.plain import check_plain, size_bytes
 from mpt.checkpoint.schema import migrated
-from mpt.errors import CheckpointError, Problem, RunFault
+from mpt.errors import CheckpointError, Problem, RunFault, first_line
 
 BEST = "BEST"
 """A file in the folder of checkpoints that names the best one."""
@@ -206,7 +206,7 @@ def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:
     except Rejected as why:
         raise CheckpointError(Problem(str(folder), str(why), "give another checkpoint of the run")) from None
     except _NO_ZIP as error:
-        what = f"{STATE} can't be loaded: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        what = f"{STATE} can't be loaded: {first_line(error)}"
         raise CheckpointError(Problem(str(folder), what, "give another checkpoint of the run")) from error
     return state
 

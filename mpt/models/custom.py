@@ -47,6 +47,10 @@ def _require_trainable(model: nn.Module, path: str) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         what = f"`{path}` is a TorchScript module, whose formats can't be chosen"
         raise ModelError(Problem(KEY, what, "return the plain torch.nn.Module; trainer.compile=true compiles it"))
+    for inner, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"`{path}` has `{inner}`, a TorchScript module, whose formats can't be chosen"
+            raise ModelError(Problem(KEY, what, "use the plain torch.nn.Module; trainer.compile=true compiles it"))
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         for odd, what, hint in _ODD:
             if odd(tensor):

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from mpt.build import Parts, channels_last, imagined, model_of
 from mpt.config.schema import RunConfig
-from mpt.errors import MptError, Problem
+from mpt.errors import MptError, Problem, first_line
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
 from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
@@ -188,5 +188,5 @@ def _explained(model: str) -> Iterator[None]:
         what = f"can't be traced: what {error.func} gives depends on numbers"
         raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error
     except FAULTS as error:
-        what = f"can't be traced on tensors that hold nothing: {type(error).__name__}: {str(error).splitlines()[0]}"
+        what = f"can't be traced on tensors that hold nothing: {type(error).__name__}: {first_line(error)}"
         raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error

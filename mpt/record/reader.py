@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mpt.errors import Problem, RecordError
+from mpt.errors import Problem, RecordError, first_line
 from mpt.record.columns import Steps, parse_rows, parse_steps, read_lines
 from mpt.record.folder import EVALS, EVENTS, MARKERS, NUMERICS, SCHEMAS, STEPS, holds_run
 from mpt.record.lock import is_held
@@ -171,7 +171,7 @@ def _config(path: Path, flaws: list[str]) -> dict[str, Any]:
     try:
         config = yaml.safe_load(path.read_bytes())
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        flaws.append(f"{path.name} can't be read ({str(error).splitlines()[0]})")
+        flaws.append(f"{path.name} can't be read ({first_line(error)})")
         return {}
     return config if isinstance(config, dict) else {}
 

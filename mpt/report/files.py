@@ -15,8 +15,11 @@ def write_reports(folder: Path, texts: Mapping[str, str]) -> list[Path]:
         temp = path.with_name(f".{name}.tmp")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            temp.write_text(text, encoding="utf-8", errors="replace")
-            temp.replace(path)
+            if path.exists() and not path.is_file():  # /dev/stdout: written to, never replaced by a file
+                path.write_text(text, encoding="utf-8", errors="replace")
+            else:
+                temp.write_text(text, encoding="utf-8", errors="replace")
+                temp.replace(path)
             written.append(path)
         except OSError as error:
             print(f"{path} was not written: {error.strerror}", file=sys.stderr)

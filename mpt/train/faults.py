@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import mpt
-from mpt.errors import ExitCode
+from mpt.errors import ExitCode, first_line
 from mpt.train.progress import Ending
 from mpt.usercode import FAULTS
 
@@ -47,7 +47,7 @@ def ending_of(error: BaseException) -> Ending | None:
     if out_of_memory(error):
         hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
         hint += "; or trainer.checkpoint_activations=true, which changes no number"
-        return Ending("FAILED", ExitCode.FAULT, f"out of memory: {str(error).splitlines()[0] or 'MemoryError'}; {hint}")
+        return Ending("FAILED", ExitCode.FAULT, f"out of memory: {first_line(error)}; {hint}")
     if isinstance(error, torch.AcceleratorError):
         return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")
     where = line_of(error) if isinstance(error, (*FAULTS, SystemExit, StopIteration)) and _from_outside(error) else ""

@@ -246,6 +246,9 @@ ODD_MODELS = {
     "def M(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))": ("`1.weight` without a shape", "nn.Linear for"),
     "def M(): return nn.Linear(64, 10, device='meta')": ("`weight` on the meta device", "to_empty"),
     "def M(): return torch.jit.trace(nn.Linear(64, 10), torch.ones(64))": ("TorchScript", "trainer.compile=true"),
+    "def M(): return nn.Sequential(nn.Flatten(), torch.jit.script(nn.Linear(64, 10)))": (
+        "`1`, a TorchScript module", "trainer.compile=true",
+    ),
 }  # fmt: skip
 
 
