@@ -17,6 +17,7 @@ from mpt.errors import PrecisionError
 from mpt.formats.operand import gemms_of, parse
 from mpt.formats.quantise import quantise
 from mpt.precision import Auditor, assign, install, resolve
+from mpt.precision.low import conv as conv_module
 from mpt.precision.low.eligible import lowered
 from mpt.precision.low.layers import LowLayers
 from mpt.types import DeviceFacts
@@ -85,8 +86,14 @@ def test_the_three_products_of_a_linear_equal_float64_of_quantised_operands(way:
     assert grads["0.weight"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("sums_in_float32", [True, False])
 @pytest.mark.parametrize("way", [w for w in WAYS if "/row" not in w])
-def test_a_convolution_of_one_tap_is_the_linear_over_pixels(way: str) -> None:
+def test_a_convolution_of_one_tap_is_the_linear_over_pixels(
+    way: str, sums_in_float32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPUs of AVX2 alone add images up in bfloat16: there the operands are multiplied in float32."""
+    supported = conv_module.sums_in_float32()
+    monkeypatch.setattr(conv_module, "sums_in_float32", lambda: sums_in_float32 and supported)
     torch.manual_seed(0)
     conv, linear = nn.Conv2d(64, 32, 1), nn.Linear(64, 32)
     linear.load_state_dict({"weight": conv.weight.detach().view(32, 64), "bias": conv.bias.detach()})

@@ -8,6 +8,7 @@ The Hadamard transform mixes 16 images, pixel by pixel, so that taps still meet 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class LowConv(torch.autograd.Function):
         ctx.save_for_backward(xq if layer.keeps_activation else x, wq if layer.keeps_weight else w)
         ctx.layer, ctx.window, ctx.record, ctx.has_bias = layer, window, record, bias is not None
         ctx.weight_dtype = weight.dtype
-        dtype = layer.dtype(product)
+        dtype = _dtype(layer, product, x.device)
         a, b = told(xq.to(dtype), product.left, layer.compute), told(wq.to(dtype), product.right, layer.compute)
         added = None if bias is None else bias.to(layer.compute).to(dtype)
         nothing = (0,) * len(window.stride)
@@ -69,6 +70,19 @@ class LowConv(torch.autograd.Function):
         if ctx.has_bias and ctx.needs_input_grad[2]:
             grad_b = g.transpose(0, 1).flatten(1).sum(1, dtype=torch.float32)
         return grad_x, grad_w, grad_b, None, None, None
+
+
+def _dtype(layer: Layer, product: Product, device: torch.device) -> torch.dtype:
+    """In which tensors operands are multiplied: float32 where torch would add up images in bfloat16."""
+    dtype = layer.dtype(product)
+    return torch.float32 if dtype == torch.bfloat16 and device.type == "cpu" and not sums_in_float32() else dtype
+
+
+@cache
+def sums_in_float32() -> bool:
+    """Whether bfloat16 convolutions are oneDNN's on this CPU; torch's own add to a bfloat16 gradient image by image."""
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def over_channels(x: Tensor, op: Operand, layer: Layer, role: str, record: bool) -> Tensor:
@@ -136,7 +150,7 @@ def _backward(
     layer: Layer, product: Product, window: Window, g: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool, bool]
 ) -> Tensor:
     """One of convolution's two backward products; the tensor that takes no part in it only lends its shape."""
-    dtype = layer.dtype(product)
+    dtype = _dtype(layer, product, x.device)
     a = told(g.to(dtype), product.left, layer.compute)
     x, w = x.to(dtype), w.to(dtype)
     told(w if wanted[0] else x, product.right, layer.compute)
