@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mpt.bench.cell import Cell
 from mpt.bench.spread import Effort, Spread, interleaved, spread
 from mpt.config.schema import RunConfig
+from mpt.errors import MptError
 from mpt.plan.mfu import Work, blended, mfu, peak_tflops
 from mpt.precision.routing import routed, suits
 from mpt.telemetry.matmul import ceiling_tflops
@@ -53,16 +55,17 @@ def measure(
     """Figures of each labelled configuration; they take turns, the order alternates, the first round is warm-up."""
     cells, found, batches = [], {}, {}
     for label, cfg in wanted:
-        cell = Cell(label, cfg)
-        if find_batch:
-            fitted, size, how = cell.fitted()
-            batches[label] = size, how
-            cell.close()
-            del cell
-            gc.collect()
-            cell = Cell(label, fitted)
-        found[label] = cell.observe()
-        cells.append(cell)
+        with _named(label, len(wanted) > 1):
+            cell = Cell(label, cfg)
+            if find_batch:
+                fitted, size, how = cell.fitted()
+                batches[label] = size, how
+                cell.close()
+                del cell
+                gc.collect()
+                cell = Cell(label, fitted)
+            found[label] = cell.observe()
+            cells.append(cell)
     programs, refused = _programs(cells, against_expert)
     times = interleaved(programs, effort)
     ceilings = _ceilings(cells, found)
@@ -74,6 +77,17 @@ def measure(
         results.append(_result(cell, spread(times[cell.label]), peer, memory, work, ceilings, batches.get(cell.label)))
         cell.close()
     return results
+
+
+@contextmanager
+def _named(label: str, among_others: bool) -> Iterator[None]:
+    """What can't be done says for which of several configurations."""
+    try:
+        yield
+    except MptError as error:
+        if not among_others:
+            raise
+        raise type(error)(*(replace(p, what=f"{p.what} (with {label})") for p in error.problems)) from error
 
 
 def _programs(

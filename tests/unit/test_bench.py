@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from mpt.bench import measure
-from mpt.bench.measure import Result
+from mpt.bench.measure import Result, _named
 from mpt.bench.search import largest, resized
 from mpt.bench.spread import Spread
 from mpt.bench.tell import break_even, document, of_expert, section, speed_up
 from mpt.cli import main
 from mpt.config.compose import compose
+from mpt.errors import ModelError, Problem
 from mpt.plan.mfu import Work
 from mpt.precision import routing
 from mpt.precision.switches import observed
@@ -151,3 +152,11 @@ def test_bench_refuses_before_it_measures(capsys: pytest.CaptureFixture[str]) ->
 def test_an_effort_that_is_none_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "model=mlp", *words]) == 2
     assert f"{words[0]}: got" in capsys.readouterr().err
+
+
+def test_a_configuration_that_fails_among_several_is_named() -> None:
+    with pytest.raises(ModelError, match=r"no \(with model=a\)") as raised, _named("model=a", among_others=True):
+        raise ModelError(Problem("model", "no", "try"))
+    assert raised.value.problems[0].hint == "try"
+    with pytest.raises(ModelError, match=r"no$"), _named("model=a", among_others=False):
+        raise ModelError(Problem("model", "no"))
