@@ -67,7 +67,10 @@ class Cell:
                 self.first_step_s = self.first_step_s or time.perf_counter() - start_s
             micro = self.run.plan.length.accumulate
             work = Work({form: n * micro for form, n in seen.work.flops.items()}, seen.work.uncounted)
-            return memory.memory(lasting(self.run, self.engine)), work
+            held = memory.memory(lasting(self.run, self.engine))
+            if self.cfg.trainer.compile and self.run.device.type != "cuda":
+                held = replace(held, peak_bytes=Unmeasured("what compiled kernels hold can't be seen on this device"))
+            return held, work
 
     def step_ms(self, steps: int) -> float:
         """Milliseconds a step, of the next `steps`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import math
 import os
 import platform
 import shutil
@@ -113,11 +114,13 @@ def _device(name: str, budget_s: float) -> dict[str, Any]:
     from mpt.formats.table import COMPUTE
     from mpt.plan.facts import probe
     from mpt.precision.capability import support
+    from mpt.precision.routing import routed, suits
     from mpt.telemetry.matmul import ceiling_tflops
 
     facts = probe(name)
     rows = support(facts)
-    measured = {row.format: ceiling_tflops(row.format, facts, budget_s / len(COMPUTE)) for row in rows}
+    with routed(suits(facts, math.inf)):  # the faster of the libraries that a run may take
+        measured = {row.format: ceiling_tflops(row.format, facts, budget_s / len(COMPUTE)) for row in rows}
     return {**asdict(facts), "formats": [{**asdict(row), "matmul_tflops": measured[row.format]} for row in rows]}
 
 
