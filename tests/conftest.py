@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test is about time: a busy machine must not fail one.
 settings.register_profile("mpt", deadline=None)
 settings.load_profile("mpt")
+
+
+@pytest.fixture(autouse=True)
+def forgets_its_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python files of a test's own folder are not what another test imports by the same name."""
+    yield
+    folder: Path | None = request.node.funcargs.get("tmp_path")
+    if folder is not None:
+        files = [(name, getattr(module, "__file__", None) or "") for name, module in list(sys.modules.items())]
+        for name in [name for name, file in files if file.startswith(f"{folder}{os.sep}")]:
+            del sys.modules[name]
+        sys.path[:] = [path for path in sys.path if not path.startswith(str(folder))]
 
 
 @pytest.fixture
