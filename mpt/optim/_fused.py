@@ -32,8 +32,8 @@ class Fused:
     momentum, and a first step is like every other (0 · momentum + gradient).
 
     On a CPU the kernels go through memory from end to end, and copy each gradient that is not laid out row by row,
-    to no use. So they get those tensors as one row, in order of memory. Rows 4 and 12 of docs/performance.md hold a
-    channels_last ResNet-18's step against one with torch's own optimizer.
+    to no use. So they get those tensors as one row, in order of memory. Row 4 of docs/performance.md holds
+    a channels_last ResNet-18's step against one with torch's own optimizer.
     """
 
     reads_device = False

@@ -280,35 +280,40 @@ def test_a_worker_that_has_only_begun_outlives_signals_too(
         assert len(list(islice(source.train(0), 8))) == 8
 
 
-def test_a_worker_that_is_killed_is_a_fault_with_a_next_move(folder: Config) -> None:
+@pytest.fixture
+def with_worker(folder: Config) -> Iterator[tuple[Iterator[Batch], int]]:
+    """Batches of a source that has begun, and its one worker."""
     before = children()
     with opened(folder(workers=1, threads="false")) as source:
         batches = source.train(0)
         next(batches)
         (worker,) = children() - before
+        yield batches, worker
 
-        def go_on() -> None:
-            os.kill(worker, signal.SIGKILL)
-            list(islice(batches, 50))
 
-        with pytest.raises(RunFault, match=r"worker .*(killed|exited|died)") as fault:
-            go_on()
+def test_a_worker_that_is_killed_is_a_fault_with_a_next_move(with_worker: tuple[Iterator[Batch], int]) -> None:
+    batches, worker = with_worker
+
+    def go_on() -> None:
+        os.kill(worker, signal.SIGKILL)
+        list(islice(batches, 50))
+
+    with pytest.raises(RunFault, match=r"worker .*(killed|exited|died)") as fault:
+        go_on()
     assert "data.workers=0" in str(fault.value)
 
 
-def test_a_worker_that_dies_while_nobody_waits_is_told_by_the_next_wait(folder: Config) -> None:
+def test_a_worker_that_dies_while_nobody_waits_is_told_by_the_next_wait(
+    with_worker: tuple[Iterator[Batch], int],
+) -> None:
     """What the program was doing, as saving, is not torn apart by an error from a signal's handler."""
-    before = children()
-    with opened(folder(workers=1, threads="false")) as source:
-        batches = source.train(0)
+    batches, worker = with_worker
+    os.kill(worker, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while worker not in _feed.DEATHS._seen and time.monotonic() < until:
+        time.sleep(0.01)  # the handler runs in here, and raises nothing
+    with pytest.raises(RunFault, match=rf"worker \(pid {worker}\) is killed"):
         next(batches)
-        (worker,) = children() - before
-        os.kill(worker, signal.SIGKILL)
-        until = time.monotonic() + 20
-        while worker not in _feed.DEATHS._seen and time.monotonic() < until:
-            time.sleep(0.01)  # the handler runs in here, and raises nothing
-        with pytest.raises(RunFault, match=rf"worker \(pid {worker}\) is killed"):
-            next(batches)
 
 
 def test_the_index_holds_no_object_per_file(tree: Path) -> None:
