@@ -46,6 +46,7 @@ class Fused:
             [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params] for _ in kernel.moments
         ]
         self._count = torch.zeros((), dtype=torch.float32, device=params[0].device)
+        self._one = torch.ones_like(self._count)  # made once: torch makes a tensor of a number in each call
         on_cpu = params[0].device.type == "cpu"
         self._rows = [i for i, p in enumerate(params) if on_cpu and not p.is_contiguous() and is_dense(p)]
         self._given = [self._in_rows(of) for of in (params, *self._moments)]
@@ -59,7 +60,7 @@ class Fused:
             params, grads = [params[i] for i in have], [grads[i] for i in have]
             moments = [[of[i] for i in have] for of in moments]
         if self._kernel.counts:
-            self._count.add_(1)
+            self._count.add_(self._one)
         self._kernel.update(Operands(params, grads, moments, self._count), lr, divisor, found)  # type: ignore[arg-type]
         if self._kernel.counts:
             self._count.sub_(found)

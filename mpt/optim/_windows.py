@@ -44,6 +44,7 @@ class Windowed:
         self.params = params
         self._kernel = kernel
         self._count = torch.zeros((), device=params[0].device)
+        self._one = torch.ones_like(self._count)
         pieces = [
             p for i, t in enumerate(params) for p in _pieces(i, t, moment, tuple(kernel.moments.values()), storage)
         ]
@@ -51,7 +52,7 @@ class Windowed:
         self.update_window: Callable[..., None] = self._update  # a value, so that a trace can note one for all alike
 
     def step(self, grads: list[Tensor | None], lr: Tensor, divisor: Tensor | None, found: Tensor) -> None:
-        self._count.add_(1)
+        self._count.add_(self._one)
         for window in self._windows:
             pieces = [p for p in window if grads[p.index] is not None]
             if pieces:

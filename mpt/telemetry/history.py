@@ -148,18 +148,9 @@ class History:
     def _row(self, outcome: Outcome, values: Sequence[float], time: StepTime) -> StepRow:
         loss_sum, norm, scale, found = values
         before, applied = self.totals.update, found == 0
-        row = StepRow(
-            step=self.totals.step + 1,
-            update=before + applied,
-            applied=applied,
-            loss=loss_sum / outcome.count,
-            lr=self._rate_at(before),
-            grad_norm=norm,
-            scale=scale,
-            samples=outcome.samples,
-            time_s=time.time_s,
-            data_wait_s=time.data_wait_s,
-        )
+        step, loss, lr = self.totals.step + 1, loss_sum / outcome.count, self._rate_at(before)
+        # in the order of its fields: by name it takes twice as long
+        row = StepRow(step, before + applied, applied, loss, lr, norm, scale, outcome.samples, *time)
         self.totals.count(row)
         return row
 

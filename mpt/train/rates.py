@@ -36,13 +36,14 @@ class Rates:
         self._first = 0
         self._table = torch.empty(self._size + 1, device=device)
         self._index = torch.zeros(1, dtype=torch.int64, device=device)
+        self._zero = torch.zeros((), device=device)  # made once: torch makes a tensor of a number in each call
         self._now = torch.empty(1, device=device)
         self.now = self._now.view(())
         self._fill(0)
 
     def advance(self, found: Tensor) -> None:
         """The next rate, or the same one again where `found` is 1."""
-        self._index.add_(found.eq(0))
+        self._index.add_(found.eq(self._zero))
         torch.index_select(self._table, 0, self._index, out=self._now)
 
     def refill(self, update: int) -> None:

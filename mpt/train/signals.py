@@ -53,8 +53,11 @@ class StopRequest:
         """The same batches; after a signal none is waited for longer than PATIENCE_S. Raises: NothingComes."""
         held: list[T] = []
         while True:
-            with self.waiting():
+            self._waits = True  # as `waiting` does, which would make a generator for each batch
+            try:
                 held += islice(batches, 1)
+            finally:
+                self._waits = False
             if not held:
                 return
             yield held.pop()  # and hold on to none

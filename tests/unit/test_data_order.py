@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpt.data._order import (
+    ORDER,
     batches_per_epoch,
     epoch_rows,
     micro_indices,
@@ -28,6 +29,12 @@ def test_an_epochs_order_is_fixed_for_ever():
 @settings(max_examples=50, deadline=None)
 def test_a_shuffle_is_a_permutation(n, seed):
     assert np.array_equal(np.sort(shuffled(n, 1, seed, 3)), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [1, 7, 1438, 5000, 16384, 20000])
+def test_orders_drawn_together_are_those_drawn_one_by_one(n):
+    epochs = [0, 1, 2, 7, 8, 9, 30, 3]
+    assert all(np.array_equal(permutation(3, e, n), shuffled(n, ORDER, 3, e)) for e in epochs)
 
 
 def test_orders_differ_between_epochs_seeds_and_purposes():

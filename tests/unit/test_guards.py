@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -138,6 +139,22 @@ def test_a_spike_is_found_by_deviations_of_the_logarithm() -> None:
     assert told(guards(NONE), course([*even, (1.2, True, 1.0)])) == []
     assert told(guards(NONE), course([*even, (2.0, True, 1.0)])) == [("spike", 61)]
     assert told(guards(NONE), course([*[(-1.0, True, 1.0)] * 60, (5.0, True, 1.0)])) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_spikes_are_those_of_guards_that_see_the_window_for_the_first_time(seed: int) -> None:
+    draw = random.Random(seed)
+    usual = [1.0, 1.1, 1.1, 1.2, 1.2, 1.3, 1.4, 2.0]
+    rows = course([(draw.choice([*usual, 1.0 + draw.random()]), True, 1.0) for _ in range(300)])
+    few: dict[str, Any] = dict(spike_window=20, spike_score=3.0)
+    whole = guards(NONE, **few)
+    found, last = [], deepcopy(whole.state())
+    for row in rows:
+        fresh = guards(NONE, deepcopy(last), **few)
+        found += told(fresh, [row])
+        last = fresh.state()
+    assert told(whole, rows) == found
+    assert found
 
 
 def test_a_spike_joins_no_window() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from statistics import median
 from typing import Any
 
@@ -25,6 +26,9 @@ class Spike(Guard):
     are not positive are not judged.
     """
 
+    _peaks: deque[float] | None = None
+    """Of the window, those that no later loss is above: the first is the largest of all."""
+
     def fresh(self) -> dict[str, Any]:
         return {"losses": []}
 
@@ -32,8 +36,12 @@ class Spike(Guard):
         if not row.applied or not 0 < row.loss < math.inf:
             return None
         losses: list[float] = self.memory["losses"]
+        if self._peaks is None:
+            self._peaks = deque()
+            for loss in losses:  # of an earlier process
+                _join(self._peaks, loss)
         # what is not above all of the window is no spike: the median is looked for only where it is
-        if len(losses) >= LEAST and row.loss > max(losses):
+        if len(losses) >= LEAST and row.loss > self._peaks[0]:
             score, usual = _score(row.loss, losses)
             if score > self.cfg.spike_score:
                 return row.step, (
@@ -41,12 +49,19 @@ class Spike(Guard):
                     f"{score:.1f} deviations (guard.spike_score={self.cfg.spike_score:g})"
                 )
         losses.append(row.loss)
-        if len(losses) > self.cfg.spike_window:
-            del losses[0]
+        _join(self._peaks, row.loss)
+        if len(losses) > self.cfg.spike_window and losses.pop(0) == self._peaks[0]:
+            self._peaks.popleft()
         return None
 
     def rolled_back(self) -> None:
         """Losses from before the fault are what comes next is judged by."""
+
+
+def _join(peaks: deque[float], loss: float) -> None:
+    while peaks and peaks[-1] < loss:
+        peaks.pop()
+    peaks.append(loss)
 
 
 def _score(loss: float, losses: list[float]) -> tuple[float, float]:
