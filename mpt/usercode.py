@@ -78,6 +78,18 @@ def _place(error: BaseException, function: Callable[..., Any] | None) -> str:
         return ""
 
 
+def calling_line() -> str:
+    """`file.py:line` of the innermost caller whose code is neither mpt's nor torch's; empty where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(
+        "mpt.train"
+    ):  # who called the model
+        if not _foreign(frame):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def _foreign(frame: FrameType) -> bool:
     """Whether the code is no user's: mpt's, torch's, or what imports modules."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -31,6 +31,8 @@ class LiveBytes:
         self.peak = max(self.peak, self.now)
 
     def _know(self, t: Tensor, size: int | None) -> None:
+        if t.layout is not torch.strided:
+            return  # a sparse one: its parts are tensors of their own, which were seen when they were made
         storage = t.untyped_storage()
         key = id(storage)
         if key in self._known:

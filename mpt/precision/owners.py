@@ -7,7 +7,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from mpt.recompute import recomputed
 
 Phase = Literal["forward", "backward"]
+T = TypeVar("T")
 PHASES: tuple[Phase, ...] = ("forward", "backward")
 
 
@@ -72,18 +73,26 @@ class Owners:
             self._names.append(name)
 
 
-class Labels:
-    """Formats of numbers by the storage that holds them, for as long as it lives."""
+class ByStorage(Generic[T]):
+    """Something known of a storage, for as long as it lives."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[weakref.ref[torch.UntypedStorage], str]] = {}
+        self._of: dict[int, tuple[weakref.ref[torch.UntypedStorage], T]] = {}
 
-    def put(self, x: Tensor, label: str) -> None:
+    def put(self, x: Tensor, known: T) -> None:
         storage = x.untyped_storage()
         key = id(storage)
-        self._of[key] = weakref.ref(storage, lambda _: self._of.pop(key, None)), label
+        self._of[key] = weakref.ref(storage, lambda _: self._of.pop(key, None)), known
+
+    def get(self, x: Tensor) -> T | None:
+        """None for a tensor of which nothing is known, or that has no storage (a sparse one)."""
+        found = self._of.get(id(x.untyped_storage())) if x.layout is torch.strided else None
+        return found[1] if found else None
+
+
+class Labels(ByStorage[str]):
+    """Formats of numbers by the storage that holds them."""
 
     def of(self, x: Tensor) -> str:
         """Empty for a tensor that holds what its dtype says."""
-        found = self._of.get(id(x.untyped_storage()))
-        return found[1] if found else ""
+        return self.get(x) or ""

@@ -38,7 +38,7 @@ class Judge:
         for alarm in self._watch.judge(rows):
             self._teller.alarm(alarm)
             if alarm.action == "stop":
-                return Ending("DIVERGED", ExitCode.DIVERGED, alarm.reason)
+                return Ending("DIVERGED", ExitCode.DIVERGED, self._with_origin(alarm.reason, rows[-1]))
             if returns(alarm.guard, alarm.action):
                 self._course.progress.alarm = asdict(alarm)
         return None
@@ -66,4 +66,11 @@ class Judge:
 
     def at_the_end(self, metrics: Mapping[str, float]) -> str | None:
         """Why a run that reached its length learned nothing all the same, or None."""
-        return self._watch.at_the_end(metrics)
+        reason, last = self._watch.at_the_end(metrics), self._watch.last
+        return reason if reason is None or last is None else self._with_origin(reason, last)
+
+    def _with_origin(self, reason: str, last: StepRow) -> str:
+        """The reason, and before what helps in general the op that is behind it, where the last row was skipped."""
+        origin = self._teller.origin(last)
+        what, _, general = reason.partition(". ")
+        return f"{what}; {origin}. Else: {general[:1].lower()}{general[1:]}" if origin else reason

@@ -1,4 +1,4 @@
-"""Where a forward pass first became non-finite: module, ranges, samples."""
+"""Where a pass first became non-finite: op, line and module, ranges, samples."""
 
 from __future__ import annotations
 
@@ -12,31 +12,82 @@ from torch.utils._pytree import tree_leaves
 
 from mpt import rng
 from mpt.build import Run
+from mpt.precision.origins import Origin, Origins
+from mpt.precision.spoilt import extent
 from mpt.train.buffers import Buffers
+from mpt.train.faults import out_of_memory
+from mpt.train.step import start_backward
 from mpt.types import Batch
 
 
-@torch.no_grad()
 def locate(run: Run, buffers: Buffers, step: int) -> dict[str, Any]:
     """What the batch of attempt `step` (1-based) does in a forward pass with the weights as they are.
 
-    The first module whose output is non-finite, the range of its input, and the samples concerned (indices into
-    the training set); `{"module": None}` where every output and loss is finite now. Leaves no trace.
+    The first module whose output is non-finite, the range of its input, the op that made inf or NaN of finite numbers
+    (`origin`, None where they were given), and the samples concerned (indices into the training set);
+    `{"module": None}` where every output and loss is finite now. Leaves no trace.
     """
-    state = rng.capture(run.device)
-    buffers.keep()
-    length, found = run.plan.length, None
+    with torch.no_grad(), _no_trace(run, buffers):
+        for micro, batch in _window(run, step):
+            with Origins(run.model) as origins, _watched(run.model) as seen:
+                with run.policy.forward():
+                    output = run.model(batch.inputs)
+                loss = run.task.loss_sum(output, batch)
+            if not loss.isfinite():
+                return _told(run, micro, batch, seen or [("the loss", (output,), output)], origins.of(loss))
+    return {"module": None}
+
+
+def locate_backward(run: Run, buffers: Buffers, step: int) -> Origin | None:
+    """The op to which non-finite gradients of attempt `step` go back at a loss scale of 1; None where all are finite
+    at that scale, were given, or there is no memory to look. The gradients that weights have now stay."""
+    kept = [(weight, weight.grad) for weight in run.policy.weights]
+    try:
+        with _no_trace(run, buffers):
+            return next((o for _, batch in _window(run, step) if (o := _backward(run, batch)) is not None), None)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        return None
+    finally:
+        for weight, grad in kept:
+            weight.grad = grad
+
+
+def _backward(run: Run, batch: Batch) -> Origin | None:
+    for weight in run.policy.weights:
+        weight.grad = None
+    one = torch.ones((), device=run.device)
+    with Origins(run.model) as origins:
+        with run.policy.forward():
+            output = run.model(batch.inputs)
+        loss = run.task.loss_sum(output, batch)
+        with run.policy.backward():
+            start_backward(loss, one * (run.cfg.task.loss_weight / run.task.count(batch)))
+    grads = [weight.grad for weight in run.policy.weights if weight.grad is not None]
+    found: Origin | None = origins.first_of([g for g in grads if not g.isfinite().all()])
+    return found
+
+
+def _window(run: Run, step: int) -> Iterator[tuple[int, Batch]]:
+    """The micro-batches of attempt `step`, each with its number."""
+    length = run.plan.length
     first = (step - 1) * length.accumulate
     for micro in range(first, first + length.window(step - 1)):
-        batch = run.data.batch(micro)
-        with _watched(run.model) as seen, run.policy.forward():
-            output = run.model(batch.inputs)
-        if seen or not run.task.loss_sum(output, batch).isfinite():
-            found = _told(run, micro, batch, seen or [("the loss", (output,), output)])
-            break
-    buffers.restore(torch.ones((), device=run.device))
-    rng.restore(state, run.device)
-    return found or {"module": None}
+        yield micro, run.data.batch(micro)
+
+
+@contextmanager
+def _no_trace(run: Run, buffers: Buffers) -> Iterator[None]:
+    """Buffers and random states are afterwards what they were."""
+    state = rng.capture(run.device)
+    buffers.keep()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            buffers.restore(torch.ones((), device=run.device))
+        rng.restore(state, run.device)
 
 
 _Seen = tuple[str, tuple[Any, ...], Any]
@@ -70,13 +121,18 @@ def _finite(tree: Any) -> bool:
     return all(bool(t.isfinite().all()) for t in _floating(tree))
 
 
-def _told(run: Run, micro: int, batch: Batch, seen: list[_Seen]) -> dict[str, Any]:
+def _told(run: Run, micro: int, batch: Batch, seen: list[_Seen], origin: Origin | None) -> dict[str, Any]:
+    """The module is the one whose own forward made the numbers, where they were first seen in another's output."""
     name, inputs, output = seen[0]
-    indices = run.data.train_indices(micro)
+    indices, given, made = run.data.train_indices(micro), _floating(inputs), _floating(output)
+    if origin is not None and (origin.module, origin.of) == ("the loss", "inf"):
+        origin = None  # it was handed inf, which somebody wrote
+    told = {"module": name, "input": extent(given), "output": extent(made)}
+    if origin is not None and (origin.module or "the model") != name:
+        told = {"module": origin.module or "the model", "input": origin.input, "output": origin.output}
     return {
-        "module": name,
-        "input": _range(_floating(inputs)),
-        "output": _range(_floating(output)),
+        **told,
+        "origin": None if origin is None else {**origin.document(), "told": origin.told()},
         "samples": [indices[i] for i in _rows(batch, output) if i < len(indices)],
         "inputs_finite": _finite(batch.inputs),
     }
@@ -89,17 +145,3 @@ def _rows(batch: Batch, output: Any) -> list[int]:
         if tensor.dim() and len(tensor) == size and not tensor.isfinite().all():
             return [int(i) for i in (~tensor.isfinite()).reshape(size, -1).any(1).nonzero().flatten()]
     return list(range(size))
-
-
-def _range(tensors: list[Tensor]) -> dict[str, Any] | None:
-    """Format, extremes of the finite part, and the share that is not finite; None where nothing is floating."""
-    if not tensors:
-        return None
-    flat = torch.cat([t.reshape(-1).float() for t in tensors])
-    finite = flat[flat.isfinite()]
-    return {
-        "format": str(tensors[0].dtype).removeprefix("torch."),
-        "min": float(finite.min()) if finite.numel() else None,
-        "max": float(finite.max()) if finite.numel() else None,
-        "nonfinite_frac": 1 - finite.numel() / flat.numel(),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mpt.config.schema import Injection
@@ -13,7 +13,7 @@ from mpt.record.writer import RunWriter
 from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.guards import Alarm, cause
-from mpt.train.locate import locate
+from mpt.train.locate import locate, locate_backward
 from mpt.train.overflow import count, overflow
 from mpt.train.parts import told as parts_told
 from mpt.train.state import Course
@@ -33,7 +33,7 @@ class Teller:
         self._course = course
         self._writer, self._console, self._memory = writer, console, memory
         self._told_unreadable = 0
-        self._located = False
+        self._located: dict[int, str] = {}
         self._said: Counter[str] = Counter()
 
     def steps(self, rows: Sequence[StepRow], attempts: Sequence[Attempt]) -> None:
@@ -88,8 +88,7 @@ class Teller:
             **samples,
         )
         if not finite and (run.cfg.debug.anomaly or not self._located):
-            self._located = True
-            self._locate(row)
+            self._console.say(f"step {row.step}: the loss is {row.loss}; {self._locate(row)}", "warning")
 
     def _samples(self, step: int) -> dict[str, Any]:
         """The training samples of attempt `step`, the first MOST_SAMPLES by index, and by file where they are files."""
@@ -100,14 +99,41 @@ class Teller:
         shown = indices[:MOST_SAMPLES]
         return {"samples": shown, "samples_total": len(indices), "files": run.data.sample_names(shown)}
 
-    def _locate(self, row: StepRow) -> None:
-        """The first module whose output is non-finite, by another forward pass over the same batch."""
-        engine = self._course.engine
-        with engine.injector.again(row.step) if engine.injector else nullcontext():
-            where = locate(self._course.run, engine.buffers, row.step)
+    def origin(self, row: StepRow) -> str:
+        """Where the inf or NaN of a skipped step come from, in a sentence; empty where that is not known.
+
+        Its weights are still those of that step: for a run that is about to end with it.
+        """
+        if row.applied:
+            return ""
+        if cause(row) == "nonfinite_loss":
+            return self._located.get(row.step) or self._locate(row)
+        course = self._course
+        with self._faults_of(row.step):
+            origin = locate_backward(course.run, course.engine.buffers, row.step)
+        if origin is None:
+            return ""
+        self._writer.event("nonfinite_backward", step=row.step, origin={**origin.document(), "told": origin.told()})
+        return f"without any scaling, {origin.told()}"
+
+    def _locate(self, row: StepRow) -> str:
+        """Where the forward pass went wrong, by another one over the same batch, told and given."""
+        with self._faults_of(row.step):
+            where = locate(self._course.run, self._course.engine.buffers, row.step)
         self._writer.event("nonfinite_forward", step=row.step, **where)
         module = where["module"] or "no module any more, with the weights as they are now"
-        self._console.say(f"step {row.step}: the loss is {row.loss}; first non-finite in {module}", "warning")
+        told = f"first non-finite in {module}"
+        if where.get("inputs_finite") is False:
+            told = f"the batch itself has inf or nan in it (training samples {_few(where['samples'])})"
+        elif where.get("origin"):
+            told = where["origin"]["told"]
+        self._located[row.step] = told
+        return told
+
+    def _faults_of(self, step: int) -> AbstractContextManager[Any]:
+        """Inside, what is put into that attempt on purpose is put in again."""
+        injector = self._course.engine.injector
+        return injector.again(step) if injector else nullcontext()
 
     def _unreadable(self, step: int) -> None:
         """Samples that were replaced since the last log point, by name."""
@@ -136,3 +162,7 @@ class Teller:
             memory_bytes=self._memory.now_bytes(),
             eta_s=None if step_s is None else (length.steps - row.step) * step_s,
         )
+
+
+def _few(samples: Sequence[int]) -> str:
+    return ", ".join(map(str, samples[:MOST_SAID])) + (", …" if len(samples) > MOST_SAID else "")

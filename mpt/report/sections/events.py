@@ -57,7 +57,9 @@ def _injected(event: dict[str, Any]) -> str:
 
 
 def _forward(event: dict[str, Any]) -> str:
-    module = event.get("module")
+    module, origin = event.get("module"), event.get("origin")
+    if isinstance(origin, dict) and origin.get("told"):
+        return str(origin["told"])
     return f"first in {module}" if module else "in no module any more when the pass was repeated"
 
 
@@ -73,11 +75,13 @@ def _rollback(event: dict[str, Any]) -> str:
 
 
 _TELL: dict[str, Callable[[dict[str, Any]], str]] = {
-    "injected": _injected, "nonfinite_forward": _forward, "guard": _guard, "rollback": _rollback,
+    "injected": _injected, "nonfinite_forward": _forward, "nonfinite_backward": _forward,
+    "guard": _guard, "rollback": _rollback,
 }  # fmt: skip
 _NAMES = {
     "injected": "put in on purpose",
     "nonfinite_forward": "non-finite forward pass",
+    "nonfinite_backward": "non-finite gradient at any scale",
     "guard": "guard",
     "rollback": "rollback",
 }

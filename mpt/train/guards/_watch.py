@@ -29,14 +29,14 @@ class Watch:
                 self._guards[name] = does, kind(cfg, facts)
         for name, (_, guard) in self._guards.items():
             guard.memory |= state.get(name, {})
-        self._last: StepRow | None = None
+        self.last: StepRow | None = None
 
     def judge(self, rows: Sequence[StepRow]) -> list[Alarm]:
         """The alarms of these rows, in their order; the last one may stop the run or roll it back, and nothing after
         its row is looked at."""
         alarms: list[Alarm] = []
         for row in rows:
-            self._last = row
+            self.last = row
             for name, (does, guard) in self._guards.items():
                 seen = guard.see(row)
                 if seen is not None and not _idle(name, does):
@@ -56,7 +56,7 @@ class Watch:
 
     def at_the_end(self, metrics: Mapping[str, float]) -> str | None:
         """Why a run that reached its length learned nothing all the same, or None."""
-        row, skips = self._last, self._guards["skips"][1]  # which counts even where it is off
+        row, skips = self.last, self._guards["skips"][1]  # which counts even where it is off
         assert isinstance(skips, Skips)
         if row is not None and row.update == 0:
             return skips.reason(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpt.train.guards._base import Facts, Guard
+from mpt.train.guards._base import Facts, Guard, cause
 from mpt.types import StepRow
 
 WINDOW = 100
@@ -23,7 +23,7 @@ class Floor(Guard):
 
     def see(self, row: StepRow) -> tuple[int, str] | None:
         floor = 1.0 if self.facts.floor is None else self.facts.floor
-        if row.applied or row.scale > floor:
+        if row.applied or row.scale > floor or cause(row) == "nonfinite_loss":  # which no scale has to do with
             return None
         skips = [step for step in self.memory["skips"] if step > row.step - WINDOW] + [row.step]
         self.memory["skips"] = skips
