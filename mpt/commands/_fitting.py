@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _SMALLER = (
     (_AGAIN, "precision=bf16_split", "precision.moment=int8"),
 )
 """What may make a model fit of which one sample does not: the first of them changes least, and no number at all."""
+_SPREAD = (("distributed=fsdp",), (_AGAIN, "distributed=fsdp"))
+"""The same with the weights over several GPUs; the number of them is found."""
 
 
 def ways(made: Prediction, composed: Callable[[tuple[str, ...]], RunConfig]) -> list[str]:
@@ -32,9 +35,12 @@ def ways(made: Prediction, composed: Callable[[tuple[str, ...]], RunConfig]) -> 
     limit, largest = made.limit_bytes, made.largest_batch
     if not isinstance(limit, int) or not isinstance(largest, int) or largest >= made.plan.batch_size:
         return []
-    if largest:
-        return [told for _, told in _fitting(((_AGAIN,),), composed, limit, made.plan.batch_size)]
-    return [told for _, told in _fitting(_SMALLER, composed, limit, 1)]
+    tried, batch = (((_AGAIN,),), made.plan.batch_size) if largest else (_SMALLER, 1)
+    found = dict(_fitting(tried, composed, limit, batch))
+    if made.plan.device.type == "cuda" and made.plan.processes == 1:  # processes of one CPU share its memory anyway
+        several = [way for way in _SPREAD if not any(set(way) > set(less) for less in found)]
+        found |= islice(_over_several(several, composed, limit, batch), 1)
+    return list(found.values())
 
 
 def _fitting(
@@ -43,7 +49,7 @@ def _fitting(
     """Those that fit, with their peak; none that only adds to one that does."""
     from mpt.build import make_plan
     from mpt.errors import MptError
-    from mpt.predict.prediction import fits
+    from mpt.predict.fits import within
     from mpt.units import bytes_text
 
     found: list[tuple[str, ...]] = []
@@ -52,9 +58,29 @@ def _fitting(
             continue
         try:
             cfg = composed(way)
-            peak = fits(cfg, make_plan(cfg), batch)
+            peak = within(cfg, make_plan(cfg), batch, limit_bytes)
         except MptError:
             continue
-        if peak <= limit_bytes:
+        if peak is not None:
             found.append(way)
             yield way, f"{' '.join(way)} ({bytes_text(peak)})"
+
+
+def _over_several(
+    tried: Sequence[tuple[str, ...]], composed: Callable[[tuple[str, ...]], RunConfig], limit_bytes: int, batch: int
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Those that fit, with the fewest GPUs over which weights and what goes with them are spread."""
+    from mpt.build import make_plan
+    from mpt.errors import MptError
+    from mpt.predict.fits import spread
+    from mpt.units import bytes_text
+
+    for way in tried:
+        try:
+            cfg = composed((*way, "distributed.nproc=2"))
+            found = spread(cfg, make_plan(cfg), batch, limit_bytes)
+        except MptError:
+            continue
+        if found is not None:
+            each = f"{bytes_text(found[1])} in each; planned, not yet trained with"
+            yield way, f"{' '.join(way)} distributed.nproc={found[0]} ({each})"

@@ -100,7 +100,7 @@ def _predicted(lines: list[Line], config_dir: str | None) -> Iterator[OneOf]:
         others = _others(line.words)
         if others not in against:
             peers = [p for peer, p in zip(lines, made, strict=True) if _others(peer.words) == others]
-            against[others] = _against(others, config_dir, peers)
+            against[others] = _against(others, config_dir, peers, len(lines) == 1)
         yield OneOf(line.listed, one, against[others])
 
 
@@ -118,13 +118,13 @@ def _named(line: Line, among_others: bool) -> Prediction:
         raise type(error)(*(replace(p, what=f"{p.what} (with {line.label})") for p in error.problems)) from error
 
 
-def _against(others: tuple[str, ...], config_dir: str | None, made: list[Prediction]) -> Against:
-    """Reasons where no time is predicted."""
+def _against(others: tuple[str, ...], config_dir: str | None, made: list[Prediction], alone: bool) -> Against:
+    """Reasons where no time is predicted; a plan `alone` shows nothing but time against another."""
     from mpt.build import make_plan
     from mpt.predict.against import compared, nothing_against
     from mpt.types import Unmeasured
 
-    if all(isinstance(p.time, Unmeasured) for p in made):
+    if alone and all(isinstance(p.time, Unmeasured) for p in made):
         return nothing_against("no time is predicted")
     cfg = _composed([*others, "precision=fp32"], config_dir)
     return compared(cfg, make_plan(cfg), made)

@@ -23,12 +23,12 @@ def fits(param: Tensor) -> bool:
 
 
 class EightBit:
-    """Numbers as codes and scales; bit-equal to torchao's OptimState8bit."""
+    """Numbers as codes of `numbers`, and scales; bit-equal to torchao's OptimState8bit."""
 
-    def __init__(self, count: int, signed: bool, device: torch.device) -> None:
-        self._map = torch.tensor(_map(signed), device=device)
-        self._codes = torch.zeros(count, dtype=torch.uint8, device=device)
-        self._scales = torch.zeros(count // BLOCK, device=device)
+    def __init__(self, count: int, numbers: Tensor) -> None:
+        self._map = numbers
+        self._codes = torch.zeros(count, dtype=torch.uint8, device=numbers.device)
+        self._scales = torch.zeros(count // BLOCK, device=numbers.device)
 
     def read(self) -> Tensor:
         numbers: Tensor = _torchao().dequant_with_qmap(self._codes, self._map, self._scales)
@@ -46,9 +46,14 @@ class EightBit:
         return [self._codes, self._scales]
 
 
+def coded(signed: bool, device: torch.device) -> Tensor:
+    """The numbers that codes stand for, as a tensor."""
+    return torch.tensor(_map(signed), device=device)
+
+
 @cache
 def _map(signed: bool) -> tuple[float, ...]:
-    """The numbers that codes stand for; real ones also where a plan traces with tensors that hold nothing."""
+    """Real numbers also where a plan traces with tensors that hold nothing."""
     with _disable_current_modes():
         return tuple(_torchao().create_dynamic_map(signed=signed))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from mpt.formats.stored import Dithered, Plain, Storage, Stored
 from mpt.optim._base import copy_lists
-from mpt.optim._eight_bit import EightBit, fits
+from mpt.optim._eight_bit import EightBit, coded, fits
 from mpt.optim._kernels import Kernel, Operands
 from mpt.optim._layout import in_memory_order, laid_out_as
 
@@ -45,8 +46,13 @@ class Windowed:
         self._kernel = kernel
         self._count = torch.zeros((), device=params[0].device)
         self._one = torch.ones_like(self._count)
+        signed = tuple(kernel.moments.values())
+        codes = cache(lambda signed: coded(signed, params[0].device))  # one tensor for all pieces
+        stores = (_store_of(moment, t, codes) for t in params)
         pieces = [
-            p for i, t in enumerate(params) for p in _pieces(i, t, moment, tuple(kernel.moments.values()), storage)
+            p
+            for i, (t, store) in enumerate(zip(params, stores, strict=True))
+            for p in _pieces(i, t, store, signed, storage)
         ]
         self._windows = list(_windows(pieces))
         self.update_window: Callable[..., None] = self._update  # a value, so that a trace can note one for all alike
@@ -95,20 +101,22 @@ class Windowed:
         return (m for window in self._windows for piece in window for m in piece.moments)
 
 
-def _pieces(index: int, param: Tensor, moment: str, signed: tuple[bool, ...], storage: Storage) -> Iterator[Piece]:
+_Store = Callable[[Tensor, bool], Stored]
+
+
+def _pieces(index: int, param: Tensor, store: _Store, signed: tuple[bool, ...], storage: Storage) -> Iterator[Piece]:
     flat = in_memory_order(param)
-    store = _store_of(moment, param)
     for start in range(0, flat.numel(), WINDOW):
         view = flat[start : start + WINDOW]
         moments = [store(view, s) for s in signed]
         yield Piece(index, start, start + view.numel(), storage.of(index, view, start), moments)
 
 
-def _store_of(moment: str, param: Tensor) -> Callable[[Tensor, bool], Stored]:
+def _store_of(moment: str, param: Tensor, codes: Callable[[bool], Tensor]) -> _Store:
     """Makes zeros in the moments' format for a piece. bfloat16 is rounded to stochastically: to nearest, a second
     moment whose decay is under half a unit would stand still."""
     if moment == "int8" and fits(param):
-        return lambda view, signed: EightBit(view.numel(), signed, view.device)
+        return lambda view, signed: EightBit(view.numel(), codes(signed))
     if moment == "bfloat16":
         return lambda view, signed: Dithered(torch.zeros_like(view, dtype=torch.bfloat16))
     return lambda view, signed: Plain(torch.zeros_like(view, dtype=torch.float32))

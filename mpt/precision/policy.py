@@ -63,7 +63,7 @@ class Policy:
         self.storage: Storage | None = None
         self._model = model
         self._copies = masters
-        self._low = low
+        self.low = low
         self._emulation = Emulation(mechanism.compute) if mechanism.emulated else None
         self._borders = Borders(mechanism, self._emulation)
         emulation = self._emulation or (Again(eagerly) if eager else None)
@@ -105,8 +105,8 @@ class Policy:
 
     def gather(self) -> None:
         self._copies.gather()
-        if self._low is not None and self._full is None:
-            self._low.turn()
+        if self.low is not None and self._full is None:
+            self.low.turn()
 
     def publish(self) -> None:
         self._copies.publish()
@@ -128,7 +128,7 @@ class Policy:
         self._copies.adopt(values)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._copies.state_dict() | (self._low.state_dict() if self._low else {})
+        return self._copies.state_dict() | (self.low.state_dict() if self.low else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._copies.load_state_dict(state)
@@ -136,7 +136,7 @@ class Policy:
 
     def load_scales(self, state: Mapping[str, Any]) -> bool:
         """Delayed scales go on where they were; False where the state has none of these layers."""
-        return self._low is None or self._low.load_state_dict(state)
+        return self.low is None or self.low.load_state_dict(state)
 
     @contextmanager
     def _plain_float32(self) -> Iterator[None]:

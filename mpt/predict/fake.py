@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,27 +24,29 @@ from torch.overrides import TorchFunctionMode
 
 from mpt.build import Parts, channels_last, imagined, model_of
 from mpt.config.schema import RunConfig
-from mpt.errors import MptError, Problem, first_line
+from mpt.errors import ModelError, MptError, Problem, first_line
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
 from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
-from mpt.predict.repeats import repeat_windows
+from mpt.predict.repeats import spare_repeats
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
 from mpt.recompute import blocks
 from mpt.rng import capture, restore
 from mpt.train.engine import Engine, make_engine
 from mpt.types import Batch
+from mpt.units import bytes_text
 from mpt.usercode import FAULTS
 
 _TORCHS_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 MEASURED_WAY = "`mpt train … trainer.max_steps=10` measures memory and time; `mpt bench` compares precisions"
 
 
-def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
+def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float = math.inf) -> Trace:
     """One attempt at an update, with up to two micro-batches of `batch` samples (None: the plan's own).
 
-    Raises: Untraceable with the op that needs real numbers.
+    Raises: Untraceable with the op that needs real numbers; TooLarge, before any op, where what a step finds and
+    leaves is over `at_most` bytes.
     """
     cfg = replace(cfg, trainer=replace(cfg.trainer, compile=False))
     size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
@@ -59,10 +62,12 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
                 engine.stepper([_batch(cfg, plan, size)])
         window = [_batch(cfg, plan, size) for _ in range(micro)]
         lasting = lasting_bytes(cfg, plan, parts, engine, window[0])
+        if sum(lasting.values()) > at_most:
+            raise TooLarge(Problem(plan.name, f"has {bytes_text(sum(lasting.values()))} between steps"))
         kept = kept_tensors(parts, engine)
         tracker = Tracker(parts.model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
         tracker.lifetimes.number(parts.model.parameters())
-        repeat_windows(parts.optimizer, tracker)
+        spare_repeats(parts, tracker)
         with tracker:
             _attempt(parts, engine, tracker, window)
         weights = module_bytes(parts, lasting)
@@ -86,6 +91,10 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None) -> Trace:
         kept=kept,
         blocks=blocks(parts.model),
     )
+
+
+class TooLarge(ModelError):
+    """A step that does not fit, whatever its ops take."""
 
 
 def _fake_model(cfg: RunConfig, plan: Plan, mode: FakeTensorMode) -> nn.Module:

@@ -51,8 +51,20 @@ def _maker(result: FakeTensor, given: list[Tensor]) -> Callable[[], Tensor] | No
     whole = storage.nbytes() == result.numel() * result.element_size() and result.layout is torch.strided
     if not whole or storage._cdata in {storage_key(t) for t in given if t.layout is torch.strided}:
         return None
-    mode, device = result.fake_mode, result.device
     like = partial(torch.empty_strided, tuple(result.shape), result.stride(), dtype=result.dtype, device="meta")
+    return _faked(result, like)
+
+
+def maker_of(result: FakeTensor) -> Callable[[], Tensor]:
+    """Makes tensors as `result`, each in a storage of its own that is as large."""
+    count = result.untyped_storage().nbytes() // result.element_size()
+    whole = partial(torch.empty, count, dtype=result.dtype, device="meta")
+    shape, stride, offset = tuple(result.shape), result.stride(), int(result.storage_offset())
+    return _faked(result, lambda: whole().as_strided(shape, stride, offset))
+
+
+def _faked(result: FakeTensor, like: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    mode, device = result.fake_mode, result.device
 
     def make() -> Tensor:
         with torch._C._DisableTorchDispatch():

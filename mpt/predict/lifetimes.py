@@ -55,12 +55,20 @@ class Lifetimes:
         key = storage_key(x)
         if key in self._index:
             return False
-        storage = x.untyped_storage()
-        self._index[key] = len(self.made)
         self.events.append(len(self.made))
-        self.made.append(Made(storage.nbytes(), module, phase, again))
-        weakref.finalize(storage, self._freed, key).atexit = False
+        self.made.append(Made(x.untyped_storage().nbytes(), module, phase, again))
+        self.follow(x, len(self.made) - 1)
         return True
+
+    def follow(self, x: Tensor, index: int) -> None:
+        """Its storage is the one of that index, and freed with it."""
+        key = storage_key(x)
+        self._index[key] = index
+        weakref.finalize(x.untyped_storage(), self._freed, key).atexit = False
+
+    def is_weight(self, x: Tensor) -> bool:
+        """Whether it lies in one of those that were numbered."""
+        return storage_key(x) in self._weights
 
     def _freed(self, key: int) -> None:
         index = self._index.pop(key, None)

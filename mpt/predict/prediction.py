@@ -71,7 +71,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
     limit = _limit(plan)
     nothing = Unmeasured("nothing was traced")
     try:
-        alone = trace(*_native(cfg, plan))
+        alone = trace(*native(cfg, plan))
         traced = sharding_of(cfg)(alone)
         line = _line(cfg, plan, traced)
     except Untraceable as error:
@@ -101,12 +101,7 @@ def _unknown(line: Scaling | Unmeasured, limit: int | Unmeasured) -> Unmeasured:
     return line if isinstance(line, Unmeasured) else limit if isinstance(limit, Unmeasured) else Unmeasured("")
 
 
-def fits(cfg: RunConfig, plan: Plan, batch: int) -> int:
-    """Bytes at the peak with micro-batches of `batch`. Raises: Untraceable."""
-    return for_device(sharding_of(cfg)(trace(*_native(cfg, plan), batch)), plan.device).peak_bytes
-
-
-def _native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
+def native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
     """Without low-bit products where some run natively: tensors beside them are as they are without them.
 
     Native ones can't be traced away from their GPU; what emulated layers beside them keep is then not counted.
@@ -121,7 +116,7 @@ def _native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
 
 
 def _line(cfg: RunConfig, plan: Plan, traced: Trace) -> Scaling | Unmeasured:
-    other = sharding_of(cfg)(trace(*_native(cfg, plan), 2 if traced.batch == 1 else max(1, traced.batch // 2)))
+    other = sharding_of(cfg)(trace(*native(cfg, plan), 2 if traced.batch == 1 else max(1, traced.batch // 2)))
     found = scaling(traced, other)
     if found is None:
         return Unmeasured("steps of different batches differ in their ops")

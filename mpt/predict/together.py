@@ -135,8 +135,10 @@ def _costs(one: OneOf) -> list[str]:
     """Autocast that takes memory: half copies of float32 weights weigh more than what activations save."""
     if one.more_bytes is None or one.more_bytes <= 0:
         return []
-    low = one.made.plan.mechanism.low
-    what = "operands in low bits and their scales" if low else "copies of the weights in half"
+    m = one.made.plan.mechanism
+    what = "operands in low bits and their scales" if m.low else "copies of the weights in half"
+    if m.low and m.low_how == "emulated":
+        what = "rounded operands, which emulation keeps in 16 or 32 bits,"
     more = bytes_text(one.more_bytes)
     return [f"{one.label} takes {more} more than fp32: {what} weigh more than what activations save here"]
 

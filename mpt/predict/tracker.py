@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -188,6 +189,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What `since` gave happens once more."""
         self.ops += noted.ops
         self.lifetimes.note_again(noted.made, noted.events)
+
+    def note_here(self, noted: Noted) -> None:
+        """The same, to the module that runs now."""
+        module, phase = self._where(torch._C._current_autograd_node())
+        again = recomputed() is not None
+        ops = [replace(op, module=module, phase=phase, micro=self.micro) for op in noted.ops]
+        made = [m._replace(module=module, phase=phase, again=again) for m in noted.made]
+        self.note_again(Noted(ops, made, noted.events))
 
 
 class ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]

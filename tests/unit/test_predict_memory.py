@@ -12,7 +12,10 @@ import torch
 from mpt.build import make_plan
 from mpt.config.compose import compose
 from mpt.formats.hadamard import hadamard_matrix
-from mpt.predict.fake import trace
+from mpt.formats.operand import Operand
+from mpt.formats.quantise import quantise
+from mpt.predict.fake import TooLarge, trace
+from mpt.predict.fits import within
 from mpt.predict.memory import blocks, curve, for_device, memory, scaling
 from mpt.predict.operands import Call, TensorSpec
 from mpt.predict.repeats import repeated
@@ -184,14 +187,26 @@ def test_a_model_that_fails_leaves_no_log_of_torchs(tmp_path: Path, caplog: pyte
     assert not caplog.records
 
 
-@pytest.mark.parametrize("precision", ["bf16_split", "nvfp4"])
+ALIKE = ["model=mlp", "model.depth=4", "model.width=64", "data.limit=256", "precision.min_weights=0"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*TINY["gpt"], "precision=bf16_split"],
+        [*TINY["gpt"], "precision=nvfp4"],
+        [*ALIKE, "precision=mxfp8", "trainer.checkpoint_activations=['[35]']"],
+        [*ALIKE, "precision=fp8", "precision.param=bfloat16"],
+    ],
+    ids=lambda words: " ".join(words[-2:]),
+)
 def test_what_is_noted_again_or_made_from_what_is_known_is_what_a_full_trace_finds(
-    precision: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mpt.optim._windows.WINDOW", 1 << 11)
-    words = (*TINY["gpt"], f"precision={precision}", "precision.moment=int8", "trainer.accumulate=2")
+    words = [*words, "precision.moment=int8", "trainer.accumulate=2"]
     quick = of(*words)
-    monkeypatch.setattr("mpt.predict.fake.repeat_windows", lambda *_: None)
+    monkeypatch.setattr("mpt.predict.fake.spare_repeats", lambda *_: None)
     monkeypatch.setattr("mpt.predict.kinds._maker", lambda *_: None)
     full = of(*words)
     assert (quick.events, quick.storages, quick.turns) == (full.events, full.storages, full.turns)
@@ -200,6 +215,39 @@ def test_what_is_noted_again_or_made_from_what_is_known_is_what_a_full_trace_fin
     for ours, theirs in zip(quick.ops, full.ops, strict=True):  # views tell of what they are: another weight
         if ours.kernel:
             assert operands(quick.calls[ours.signature]) == operands(full.calls[theirs.signature])
+
+
+def test_operands_of_one_kind_are_rounded_once_in_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Operand] = []
+
+    def counted(x: torch.Tensor, op: Operand, amax: torch.Tensor | None = None) -> torch.Tensor:
+        calls.append(op)
+        return quantise(x, op, amax)
+
+    monkeypatch.setattr("mpt.predict.repeats.quantise", counted)
+    counts = []
+    for depth in (4, 12):
+        calls.clear()
+        of("model=mlp", f"model.depth={depth}", "model.width=64", "data.limit=64", "precision=mxfp8")
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
+
+
+def test_a_step_whose_weights_are_too_much_is_not_traced() -> None:
+    cfg = compose([*TINY["mlp"], "device=cpu"])
+    plan = make_plan(cfg)
+    kept = sum(trace(cfg, plan).lasting.values())
+    assert trace(cfg, plan, at_most=kept).ops
+    with pytest.raises(TooLarge, match="between steps"):
+        trace(cfg, plan, at_most=kept - 1)
+
+
+def test_a_step_fits_up_to_its_peak() -> None:
+    cfg = compose([*TINY["mlp"], "device=cpu"])
+    plan = make_plan(cfg)
+    peak = memory(trace(cfg, plan, 1)).peak_bytes
+    assert within(cfg, plan, 1, peak) == peak
+    assert within(cfg, plan, 1, peak - 1) is None
 
 
 def operands(call: Call) -> list[object]:

@@ -351,6 +351,43 @@ def test_a_micro_batch_that_fits_if_activations_are_computed_again_is_told_so(
     assert re.search(r"a micro-batch of 6 does not fit.*would fit as it is: trainer.checkpoint_activations=true", shown)
 
 
+def test_a_model_that_fits_several_gpus_together_is_told_how_many(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GPUS, "a100", replace(GPUS["a100"], memory_gb=0.6178))
+    words = (
+        *DEEP[:2],
+        "model.width=128",
+        *DEEP[3:],
+        "device=a100",
+        "data.batch_size=16",
+        "precision=fp32",
+        "data.n=64",
+    )
+    shown = output(capsys, *words, "model.layers=4")
+    found = re.search(r"would fit: distributed=fsdp distributed.nproc=(\d+) \(([\d.]+) MB in each", shown)
+    assert found is not None, shown
+    n = int(found[1])
+
+    def each(n: int) -> dict[str, Any]:
+        spread = ("distributed=fsdp", f"distributed.nproc={n}")
+        return dict(predicted(capsys, *words, "model.layers=4", "data.batch_size=1", *spread)["predicted"])
+
+    assert each(n)["peak_bytes"] / 1e6 == pytest.approx(float(found[2]), rel=0.01)
+    assert each(n)["peak_bytes"] <= each(n)["limit_bytes"]
+    assert n == 2 or each(n // 2)["peak_bytes"] > each(n // 2)["limit_bytes"]
+
+
+def test_emulated_precisions_have_memory_against_float32_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("model=mlp", "data.limit=128", "device=cpu")
+    shown = output(capsys, *words, "precision=fp8,mxfp8")
+    peaks = [predicted(capsys, *words, f"precision={p}")["predicted"]["peak_bytes"] for p in ("fp32", "fp8", "mxfp8")]
+    for name, peak in zip(("fp8", "mxfp8"), peaks[1:], strict=True):
+        share = re.escape(f"{peak / peaks[0] - 1:+.0%}")
+        assert re.search(rf"{name} emulated [\d.]+ MB {share} [\d,]+ n/a n/a n/a n/a", shown)
+    assert "rounded operands, which emulation keeps in 16 or 32 bits" in shown
+
+
 def test_a_policy_that_is_native_in_some_layers_and_emulated_in_others_has_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -156,8 +156,8 @@ def test_a_trace_with_tensors_that_hold_nothing_leaves_no_trace_in_8_bit_codes()
     pytest.importorskip("torchao")
     _eight_bit._map.cache_clear()
     with FakeTensorMode():
-        _eight_bit.EightBit(256, True, torch.device("cpu"))
-    held = _eight_bit.EightBit(256, True, torch.device("cpu"))
+        _eight_bit.coded(True, torch.device("cpu"))
+    held = _eight_bit.EightBit(256, _eight_bit.coded(True, torch.device("cpu")))
     held.write(torch.linspace(-1, 1, 256), NONE)
     assert (held.read() - torch.linspace(-1, 1, 256)).abs().max() <= 2**-6
 

@@ -40,8 +40,8 @@ class LowLayers:
         if delayed:
             device = next(model.parameters()).device
             self._amax = AmaxHistory(list(gemms), history, device)
-        for index, (name, products) in enumerate(gemms.items()):
-            layer = Layer(products, compute, index, self._amax)
+        self.layers = [Layer(products, compute, i, self._amax) for i, products in enumerate(gemms.values())]
+        for name, layer in zip(gemms, self.layers, strict=True):
             low = _on_device(native[name]) if name in native else _emulated(modules[name], layer)
             _replace(modules[name], compute, low)
 
