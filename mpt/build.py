@@ -186,7 +186,14 @@ def _plan(
         data_bytes=sum(t.nbytes for t in data.resident()),
         recomputed=recompute.chosen(model, cfg.trainer.checkpoint_activations),
         notes=notes(
-            cfg, mechanism, data.spec, run_length.steps, not fused, resident=bool(data.resident()), device=facts.type
+            cfg,
+            mechanism,
+            data.spec,
+            run_length.steps,
+            params,
+            reads_device=not fused,
+            resident=bool(data.resident()),
+            device=facts.type,
         ),
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpt.commands import _flags
 from mpt.commands._fitting import ways
+from mpt.errors import ExitCode
 
 if TYPE_CHECKING:
     from mpt.config.compose.lists import Line
@@ -26,7 +27,7 @@ USAGE = """mpt plan [group=choice] [key=value] … [--price N] [--html FILE] [--
 
 Takes what `mpt train` takes. device=h100 (mpt list gpus) plans for a GPU that is not here.
 Lists stand side by side, in Hydra's grammar: precision=fp32,bf16 device=h100,a100 'data.batch_size=range(8,72,8)'.
---price is what an hour of the device costs.
+--price is what an hour of the device costs, in any currency: costs are told in the same.
 --html writes one page. --json prints one document to stdout."""
 
 
@@ -37,21 +38,21 @@ def run(args: list[str]) -> int:
         print(USAGE)
         return 0
     price = _price(known.price)
+    page = None if known.html is None else _place(known.html)
     lines = _lines(words, known.config_dir)
     several = list(_predicted(lines, known.config_dir))
-    sections = list(_sections(several, lines, known.config_dir, price)) if known.html or not known.json else []
-    if known.html:
-        _write(sections, Path(known.html))
+    sections = list(_sections(several, lines, known.config_dir, price)) if page or not known.json else []
+    code = ExitCode.FINISHED if page is None or _write(sections, page) else ExitCode.FAULT
     if known.json:
         from mpt.commands._console import print_json
 
         print_json(_document(several, price))
-        return 0
+        return code
     from mpt.commands._console import console
     from mpt.report.text import render
 
     console().print(render(sections))
-    return 0
+    return code
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +75,14 @@ def _price(text: str | None) -> float | None:
     if not 0 <= price < math.inf:
         raise ConfigError(Problem("--price", f"got `{text}`, want a number ≥ 0", "what an hour of the device costs"))
     return price
+
+
+def _place(text: str) -> Path:
+    """Raises: ConfigError where no page can be written to."""
+    from mpt.report.files import require_writable
+
+    require_writable("--html", Path(text), folder=False)
+    return Path(text)
 
 
 def _lines(words: list[str], config_dir: str | None) -> list[Line]:
@@ -163,9 +172,10 @@ def _document(several: list[OneOf], price: float | None) -> dict[str, Any]:
     return {"schema": "mpt.plans/1", "plans": asked}
 
 
-def _write(sections: list[Section], path: Path) -> None:
+def _write(sections: list[Section], path: Path) -> bool:
+    """Whether it was written; why not is told."""
     from mpt.report.files import write_reports
     from mpt.report.page import Page, Part, to_html
 
     page = Page("mpt plan: " + sections[0].title, tuple(Part(section) for section in sections), ())
-    write_reports(path.parent, {path.name: to_html(page)})
+    return bool(write_reports(path.parent, {path.name: to_html(page)}))

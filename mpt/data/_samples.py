@@ -5,6 +5,7 @@ A sample that can't be read travels back as a note, not as an exception, which w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -80,14 +81,17 @@ class Samples(Dataset[Sample]):
     def __getitem__(self, key: Key) -> Sample:
         epoch, first = key
         faults: list[tuple[str, str]] = []
-        for step in range(MAX_SKIPS if self.replace else 1):
-            index = (first + step) % len(self.reader)
+        for index in self.candidates(first):
             try:
                 inputs, targets, changed = self.reader.read(index, generator(AUGMENT, self.seed, epoch, index))
                 return Sample(inputs, targets, faults, tuple((index, how) for how in changed))
             except self.reader.unreadable as error:
                 faults.append((self.reader.name(index), f"{type(error).__name__}: {error}"))
         return Sample(None, None, faults)
+
+    def candidates(self, first: int) -> Iterator[int]:
+        """The sample itself, and those that would take its place, in turn."""
+        return ((first + step) % len(self.reader) for step in range(MAX_SKIPS if self.replace else 1))
 
 
 @dataclass(frozen=True)

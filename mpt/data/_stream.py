@@ -92,14 +92,21 @@ class StreamSource:
             raise _nothing_readable(last, "no evaluation sample can be read", "data.root")
 
     def train_indices(self, micro: int) -> list[int]:
-        """The training samples in this rank's micro-batch `micro`, before any is replaced."""
+        """The training samples in this rank's micro-batch `micro` after unreadable ones were replaced."""
         c = self._context
         found: list[int] = micro_indices(c.seed, micro, self._n, self._batch, c.rank, c.world).tolist()
-        return found
+        if not self.skipped:
+            return found
+        lost = set(self.skipped)
+        taken = (next((i for i in self._train.candidates(i) if self._named(i) not in lost), None) for i in found)
+        return [i for i in taken if i is not None]
+
+    def _named(self, index: int) -> str:
+        return self._train.reader.name(index)
 
     def sample_names(self, indices: Sequence[int]) -> list[str]:
         """Files of these training samples, or what their reader calls them."""
-        return [self._train.reader.name(i) for i in indices]
+        return [self._named(i) for i in indices]
 
     def _count(self, changed: tuple[tuple[int, str], ...], first: int) -> None:
         """Each sample counts once, however many epochs there are."""

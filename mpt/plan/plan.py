@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,6 +67,10 @@ def length(cfg: RunConfig, batches_per_epoch: int, params: int) -> Length:
     micro = max(min(limits), 1)
     return Length(batches_per_epoch, accumulate, math.ceil(micro / accumulate), micro)
 
+
+_GPT2_VOCABULARY = 50257
+_ROUNDED = 0.01
+"""By how much a model may be larger or smaller than its name says: 124,439,808 are called 124M."""
 
 _UNIT = {"images": "numbers", "tokens": "tokens"}
 
@@ -152,10 +157,17 @@ class Plan:
 
 
 def notes(
-    cfg: RunConfig, mechanism: Mechanism, data: DataSpec, steps: int, reads_device: bool, resident: bool, device: str
+    cfg: RunConfig,
+    mechanism: Mechanism,
+    data: DataSpec,
+    steps: int,
+    params: int,
+    reads_device: bool,
+    resident: bool,
+    device: str,
 ) -> tuple[str, ...]:
     """What is not obvious from the configuration, a sentence each."""
-    told = []
+    told = _other_vocabulary(cfg, data, params)
     if mechanism.how == "emulated":
         told.append(f"{mechanism.compute} is emulated here: its numerics are real, its speed says nothing")
         if cfg.trainer.compile:
@@ -188,6 +200,18 @@ def notes(
         if options.get("path"):
             told.append(f"runs code of yours: {group}.path {options['path']}")
     return tuple(told)
+
+
+def _other_vocabulary(cfg: RunConfig, data: DataSpec, params: int) -> list[str]:
+    """Why a language model that is named by its size has another, where GPT-2's vocabulary would give that one."""
+    name, width = re.fullmatch(r".*-(\d+)m", cfg.model.choice), cfg.model.options.get("width")
+    if name is None or data.kind != "tokens" or not isinstance(width, int) or data.num_classes == _GPT2_VOCABULARY:
+        return []
+    named = 10**6 * int(name[1])
+    if abs(params + (_GPT2_VOCABULARY - data.num_classes) * width - named) > _ROUNDED * named:
+        return []
+    vocabulary = f"the {name[1]}M of its name are with GPT-2's {_GPT2_VOCABULARY:,}"
+    return [f"{params / 1e6:.0f}M parameters, as {data.name} has a vocabulary of {data.num_classes:,}: {vocabulary}"]
 
 
 def _no_master(cfg: RunConfig) -> str:

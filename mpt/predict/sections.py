@@ -129,7 +129,9 @@ def _largest(made: Prediction) -> str:
     largest = made.largest_batch
     if isinstance(largest, Unmeasured):
         return f"n/a: {largest.reason}"
-    return counted(largest, "sample") if largest else "none: one sample does not fit"
+    data = made.plan.data
+    more = f" by memory alone; {data.name} has {data.n_train:,}" if largest > data.n_train else ""
+    return counted(largest, "sample") + more if largest else "none: one sample does not fit"
 
 
 def of_compiled(made: Prediction) -> str:
@@ -176,11 +178,15 @@ def _whole(made: Prediction, run_s: float, price_per_h: float | None) -> list[tu
     gpu = gpu_of(made.plan.device.name)
     if gpu is not None:
         n, boards = made.plan.processes, "the board's" if made.plan.processes == 1 else "each board's"
-        facts.append(("energy", f"at most {n * gpu.power_w * run_s / 3.6e6:.3g} kWh of {boards} {gpu.power_w:g} W"))
+        energy = f"at most {n * gpu.power_w * run_s / 3.6e6:.3g} kWh for the run, of {boards} {gpu.power_w:g} W"
+        facts.append(("energy", energy))
     if price_per_h is not None:
-        cost = f"{price_per_h * made.plan.processes * run_s / 3600:.3g}"
+        cost = price_per_h * made.plan.processes * run_s / 3600
         each = "" if made.plan.processes == 1 else f" for each of {made.plan.processes} devices"
-        facts.append(("cost", f"{cost} at {price_per_h:g} an hour{each}"))
+        epoch = f"{cost / made.plan.length.epochs:.3g} an epoch"
+        facts.append(
+            ("cost", f"{cost:.3g} for the run, {epoch}; in the currency of the price, {price_per_h:g} an hour{each}")
+        )
     return facts
 
 

@@ -13,7 +13,7 @@ from mpt.predict.sections import does_not_fit, in_ms, not_counted, ratio
 from mpt.predict.timing import ATTAINABLE
 from mpt.report.section import Section, Table, Tone
 from mpt.types import Unmeasured
-from mpt.units import bytes_text, number_text, seconds_text
+from mpt.units import bytes_text, counted, number_text, seconds_text
 
 T = TypeVar("T")
 NA = "n/a"
@@ -104,6 +104,7 @@ def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[To
     """Each sentence once, though several rows have it."""
     notes: list[tuple[Tone, str]] = [("", why) for why in _why_not(several)]
     notes += [("bad", f"{one.label}: {short}") for one in several if (short := does_not_fit(one.made)) is not None]
+    notes += [("", what) for one in several for what in _few_samples(one.made)]
     notes += [("careful", what) for one in several for what in _costs(one)]
     notes += [("", what) for one in several for what in _emulated(one.made)]
     notes += [("careful", what) for one in several for what in not_counted(one.made)]
@@ -117,7 +118,8 @@ def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[To
             ("", "against fp32, × fp32, × tf32: each row against itself in that precision, not against other rows")
         )
     if price_per_h is not None:
-        notes.append(("", f"cost: of the whole run without evaluations, at {price_per_h:g} an hour"))
+        told = f"in the currency of the price, {price_per_h:g} an hour of each device"
+        notes.append(("", f"run, cost: of the whole run without evaluations; {told}"))
     return list(dict.fromkeys(notes))
 
 
@@ -129,6 +131,13 @@ def _why_not(several: Sequence[OneOf]) -> list[str]:
             if isinstance(value, Unmeasured):
                 rows.setdefault(value.reason, {})[one.label] = None
     return [f"{', '.join(labels)}: n/a: {reason}" for reason, labels in rows.items()]
+
+
+def _few_samples(p: Prediction) -> list[str]:
+    data, largest = p.plan.data, p.largest_batch
+    if isinstance(largest, Unmeasured) or largest <= data.n_train:
+        return []
+    return [f"largest batch: by memory alone, {data.name} has {counted(data.n_train, 'training sample')}"]
 
 
 def _costs(one: OneOf) -> list[str]:

@@ -16,7 +16,7 @@ from mpt.report.compare.document import to_json as comparison_json
 from mpt.report.compare.find import swept
 from mpt.report.compare.golden import Held
 from mpt.report.compare.sections import sections as comparison_sections
-from mpt.report.files import write_reports
+from mpt.report.files import require_writable, write_reports
 from mpt.report.json import to_json
 from mpt.report.markdown import to_markdown
 from mpt.report.page import to_html
@@ -73,8 +73,11 @@ def compared(
 ) -> int:  # fmt: skip
     """The comparison on stdout, and compare.html, compare.md and compare.json; 4 where a verdict is in `fail_if`.
 
-    Raises: RecordError where fewer than two runs can be read; ConfigError where no conclusion may be drawn at all.
+    Raises: RecordError where fewer than two runs can be read; ConfigError where no conclusion may be drawn at all, or
+    where `out` can't be written to.
     """
+    if out is not None:
+        require_writable("--out", Path(out), folder=True)
     runs, skipped = read(given)
     options = replace(options, swept=tuple(map(str, swept(given).get("axis") or ())))
     kept = golden.load(Path(against)) if against else None
@@ -87,8 +90,9 @@ def compared(
     _refuse(made, kept is not None)
     held = golden.hold(kept, made.configs, made.metric, force=options.force) if kept is not None else []
     more = [golden.section(held, Path(against))] if against else []
-    _write_and_show(made, more, given, as_json, out)
-    return _code(made, held, fail_if, against is not None)
+    written = _write_and_show(made, more, given, as_json, out)
+    code = _code(made, held, fail_if, against is not None)
+    return ExitCode.FAULT if out is not None and not written and code == ExitCode.FINISHED else code
 
 
 def _as_kept(options: Options, kept: dict[str, object]) -> Options:
@@ -113,20 +117,21 @@ def _refuse(made: Comparison, against: bool) -> None:
 
 def _write_and_show(
     made: Comparison, more: Sequence[Section], given: Sequence[str], as_json: bool, out: str | None
-) -> None:
+) -> bool:
+    """Whether all files were written."""
     first, *others = comparison_sections(made)
     parts = [first, *more, *others]
     document = dumps({**comparison_json(made), **{s.key: dict(s.data) for s in more}}, indent=2)
     folder = Path(out) if out else default_folder(given)
     page = to_html(comparison_page(made, more))
-    written = write_reports(
-        folder, {"compare.html": page, "compare.md": to_markdown(parts), "compare.json": document + "\n"}
-    )
+    texts = {"compare.html": page, "compare.md": to_markdown(parts), "compare.json": document + "\n"}
+    written = write_reports(folder, texts)
     if as_json:
         print(document)
-        return
-    _show(parts)
-    _tell(written)
+    else:
+        _show(parts)
+        _tell(written)
+    return len(written) == len(texts)
 
 
 def _code(made: Comparison, held: Sequence[Held], fail_if: Sequence[str], against: bool) -> int:

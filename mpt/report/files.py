@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from mpt.errors import ConfigError, Problem
+
+
+def require_writable(flag: str, path: Path, *, folder: bool) -> None:
+    """Asked before the work whose result goes there; `folder`: whether `path` is to be one.
+
+    Raises: ConfigError where nothing can be written, with what is in the way.
+    """
+    inside = path if folder else path.absolute().parent
+    there = next(p for p in (inside.absolute(), *inside.absolute().parents) if p.exists())
+    if not folder and path.is_dir():
+        raise ConfigError(Problem(flag, f"`{path}` is a folder, want a file", f"e.g. {flag} {path / 'page.html'}"))
+    if not there.is_dir():
+        raise ConfigError(Problem(flag, f"`{path}` can't be written: `{there}` is no folder", "name another place"))
+    device = path.exists() and not path.is_file() and not folder
+    if not os.access(path if device else there, os.W_OK if device else os.W_OK | os.X_OK):
+        what = f"`{path}` can't be written: no permission in `{there}`"
+        raise ConfigError(Problem(flag, what, "name a place that is yours, e.g. below your home folder"))
 
 
 def write_reports(folder: Path, texts: Mapping[str, str]) -> list[Path]:

@@ -10,7 +10,7 @@ from mpt.errors import ExitCode, printable
 from mpt.train.lost import vanished
 from mpt.train.progress import Ending
 from mpt.train.state import Course
-from mpt.units import number_text, seconds_text
+from mpt.units import counted, number_text, seconds_text
 
 SHOWN = 3
 """Unreadable samples that are named."""
@@ -24,7 +24,7 @@ def last_lines(course: Course, ending: Ending, run_dir: Path, argv: list[str]) -
     data, skipped = course.run.data, course.run.data.skipped
     if skipped:
         more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
-        yield printable(f"{len(skipped)} samples could not be read: {', '.join(skipped[:SHOWN])}{more}")
+        yield printable(f"{counted(len(skipped), 'sample')} could not be read: {', '.join(skipped[:SHOWN])}{more}")
     if data.converted:
         yield "converted samples: " + ", ".join(f"{count:,} {how}" for how, count in data.converted.items())
     yield f"record: {run_dir}"

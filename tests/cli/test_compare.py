@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -87,12 +88,28 @@ def test_ci_does_not_pass_when_a_configuration_is_missing(capsys: Capture) -> No
     assert "--fail-if: refused" in capsys.readouterr().err
 
 
-def test_a_place_that_can_not_be_written_to_is_told_and_the_table_is_shown(capsys: Capture) -> None:
+def test_a_place_that_can_not_be_written_to_is_refused_before_any_work(capsys: Capture) -> None:
     Path("file").write_text("")
-    assert main(["compare", str(runs("x")), "--out", "file/below"]) == ExitCode.FINISHED
+    assert main(["compare", str(runs("x")), "--out", "file/below"]) == ExitCode.REFUSED
     out, err = capsys.readouterr()
-    assert "file/below/compare.html was not written: Not a directory" in err
+    assert re.search(r"--out: `file/below` can't be written: `.*/file` is no folder\n  hint: name another", err)
+    assert not out
+
+
+def test_a_disk_that_fills_while_files_are_written_is_a_fault_and_the_table_is_shown(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = runs("x")
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["compare", str(root), "--out", "there"]) == ExitCode.FAULT
+    out, err = capsys.readouterr()
+    assert "there/compare.html was not written: No space left on device" in err
     assert "equivalent" in out
+    assert main(["compare", str(root)]) == ExitCode.FINISHED
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_i1_unreadable_samples_are_named_in_the_record_and_at_the_end(
     assert run.summary["unreadable"] == [str(broken)]
     assert run.summary["converted_samples"] == {"L converted to RGB": 8}
     told = capfd.readouterr().err
-    assert f"1 samples could not be read: {broken}" in told
+    assert f"1 sample could not be read: {broken}" in told
     assert "converted samples: 8 L converted to RGB" in told
 
 

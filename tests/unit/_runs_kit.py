@@ -18,7 +18,7 @@ def write_run(
     loss: Callable[[int], float] = lambda i: 2.0 / i**0.5, skips: Sequence[int] = (), how: str = "native",
     marker: str | None = "DONE", samples_per_s: float = 1000.0, peak_bytes: int = 10_000_000, batch: int = 64,
     device: str = "CPU of a test", flags: dict[str, Any] | None = None, data: str = "d0", lr: float = 1e-3,
-    summary: dict[str, Any] | None = None, name: str | None = None,
+    summary: dict[str, Any] | None = None, name: str | None = None, numerics: str = "off",
 ) -> Path:  # fmt: skip
     """One run; `marker` None leaves it unfinished, without a summary."""
     with RunWriter(folder) as writer:
@@ -28,7 +28,7 @@ def write_run(
             f"model: {{name: small_cnn, choice: small_cnn, width: 32}}\ndata: {{name: digits, batch_size: {batch}}}\n"
             f"precision: {{name: {precision}, compute: {precision}}}\nscaling: {{name: {scaling}}}\n"
             f"optimizer: {{name: adamw, lr: {lr}}}\ntrainer: {{accumulate: 1, log_every: 5}}\n"
-            f"device: cpu\nseed: {seed}\nname: {name or 'null'}\n",
+            f"device: cpu\nseed: {seed}\nname: {name or 'null'}\nnumerics: {numerics}\n",
         )
         facts = {"type": "cpu", "name": device}
         writer.json(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,48 @@ def test_one_seed_says_what_cannot_be_said(tmp_path: Path) -> None:
     assert "a single pair has no spread" in judged.sentence
     assert judged.speed is not None
     assert judged.speed.low is None
+
+
+def speed_table(found: Comparison) -> dict[str, str]:
+    return {row[0]: row[2] for row in speed_section(found).tables[0].rows}
+
+
+def test_a_speed_that_was_not_shown_to_differ_says_so_in_its_cell(tmp_path: Path) -> None:
+    for seed, (near, fast) in enumerate(((1001.0, 1500.0), (999.0, 1510.0), (1003.0, 1490.0))):
+        for name, speed in (("fp32", 1000.0), ("bf16", near), ("fp16", fast)):
+            write_run(tmp_path / f"{name}{seed}", name, seed, 0.9, samples_per_s=speed)
+    found = made(tmp_path)
+    told = speed_table(found)
+    assert told["bf16"].endswith(": not shown to differ")
+    assert re.fullmatch(r"1.5 \(1.\d+ to 1.\d+\)", told["fp16"])
+    shown = {c["config"]: c["speed_ratio"]["shown"] for c in to_json(found)["comparisons"]}
+    assert shown == {"bf16": False, "fp16": True}
+
+
+def test_speeds_are_compared_where_as_much_was_looked_at_alone(tmp_path: Path) -> None:
+    for seed, level in enumerate(("off", "off", "full")):
+        write_run(tmp_path / f"a{seed}", "fp32", seed, samples_per_s=1000)
+        write_run(tmp_path / f"b{seed}", "bf16", seed, samples_per_s=900 if level == "full" else 1200, numerics=level)
+    found = made(tmp_path)
+    (judged,) = found.judged
+    assert judged.speed is not None
+    assert (judged.speed.n, judged.speed.value) == (2, pytest.approx(1.2))
+    assert sorted(judged.differences) == [0, 1, 2]
+    assert any("numerics=full and off, which alters no number but slows steps" in what for _, what in notes_of(found))
+
+
+def test_no_speed_is_claimed_of_runs_that_were_looked_at_against_others(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", "fp32", seed)
+        write_run(tmp_path / f"b{seed}", "bf16", seed, numerics="light")
+    found = made(tmp_path)
+    assert found.judged[0].speed is None
+    assert speed_table(found)["bf16"] == "no claim"
+    assert ("careful", "bf16: no speed claim: numerics differ, and looking at them slows steps") in notes_of(found)
+
+
+def notes_of(found: Comparison) -> tuple[tuple[str, str], ...]:
+    return speed_section(found).notes
 
 
 def test_a_diverged_run_is_worse_and_a_failed_one_is_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mpt.config.check import check
@@ -51,6 +53,15 @@ def test_what_is_wrong_with_one_of_several_names_it_and_what_all_have_is_told_on
     assert "precision: got `bf17` (with precision=bf17)" in told
     assert told.count("trainer.accumulate: got 0") == 1
     assert "scaling=dynamic with precision=bf16" in refused("precision=bf16,fp16", "scaling=dynamic")
+
+
+def test_a_wrong_device_among_right_ones_is_the_only_one_that_is_told() -> None:
+    told = refused("device=h100,a10x,b200")
+    assert told.startswith("device: got `a10x`")
+    assert "(with device='a10x')" not in told
+    assert "(with device=a10x)" in told
+    assert "did you mean `a10`?" in told
+    assert not {"h100", "b200"} & set(re.findall(r"\w+", told))
 
 
 def test_more_than_a_table_takes_is_refused_before_it_is_counted_out() -> None:

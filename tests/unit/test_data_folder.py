@@ -212,6 +212,22 @@ def test_skipping_replaces_a_broken_file_the_same_way_everywhere_and_names_it(fo
     assert torch.equal(seen[2], seen[3])
 
 
+def test_a_batchs_samples_are_those_that_took_the_place_of_broken_ones(folder: Config, tree: Path) -> None:
+    files = sorted((tree / "train").rglob("*.png"))
+    for grey, file in enumerate(files):
+        put(file, 10 * grey)
+    for broken in files[3], files[11], files[12]:
+        broken.write_text("<html>")
+    with opened(folder(on_error="skip")) as source:
+        for micro, batch in enumerate(islice(source.train(0), 6)):
+            names = source.sample_names(source.train_indices(micro))
+            assert len(names) == len(batch.inputs)
+            greys = torch.tensor([10.0 * files.index(Path(name)) for name in names])
+            order = batch.inputs[:, 0, 0, 0].argsort(stable=True)
+            assert torch.equal(order, greys.argsort(stable=True))
+        assert len(source.skipped) == 3
+
+
 def test_evaluation_leaves_broken_files_out_instead_of_counting_others_twice(folder: Config, tree: Path) -> None:
     (tree / "val" / "a" / "1.png").write_bytes(b"")
     with opened(folder(on_error="skip", eval_batch_size=3)) as source:

@@ -225,6 +225,38 @@ def test_a_plan_of_several_processes_tells_each_ones_memory_and_what_they_send(
     assert counted["cost"] == pytest.approx(8 * 2 * counted["run_s"] / 3600)
 
 
+def test_a_cost_is_told_for_the_run_and_an_epoch_in_the_prices_currency(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("model=mlp", "data.limit=256", "device=h100", "trainer.max_epochs=4", "--price", "7200")
+    found, shown = predicted(capsys, *words)["predicted"], output(capsys, *words)
+    cost = f"cost {found['cost']:.3g} for the run, {found['cost'] / 4:.3g} an epoch"
+    assert f"{cost}; in the currency of the price, 7200 an hour" in shown
+    assert re.search(r"energy at most [\d.e-]+ kWh for the run, of the board's 700 W", shown)
+
+
+def test_a_largest_batch_beyond_the_data_set_says_how_many_samples_there_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("model=mlp", "data.limit=128")
+    told = "by memory alone; digits has 128"
+    assert re.search(rf"largest micro-batch [\d,]+ samples {told}", output(capsys, *words, "device=h100"))
+    both = output(capsys, *words, "device=h100,a100")
+    assert both.count("largest batch: by memory alone, digits has 128 training samples") == 1
+    monkeypatch.setitem(GPUS, "t4", replace(GPUS["t4"], memory_gb=0.612))
+    assert "alone" not in output(capsys, "device=t4", "data.batch_size=64")
+
+
+def test_a_model_named_by_its_size_says_why_it_has_another(capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str) -> list[str]:
+        notes = make_plan(compose(["model=gpt2-124m", *words])).notes
+        return [note for note in notes if "vocabulary" in note]
+
+    why = "86M parameters, as shakespeare has a vocabulary of 256: the 124M of its name are with GPT-2's 50,257"
+    assert told("data=shakespeare") == [why]
+    assert not told("data=synthetic_tokens", "data.vocab=50257")
+    assert not told("data=shakespeare", "model.layers=6")
+    assert not told("data=shakespeare", "model=gpt")
+
+
 def test_figures_of_the_eager_step_are_told_as_such_where_the_model_is_compiled(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -260,7 +292,7 @@ def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
     shown = output(capsys, *words)
     assert "fp8 is emulated: " in shown
     assert "pip install 'torchao==0.18.*'" in shown
-    assert "at 3600 an hour" in shown
+    assert "in the currency of the price, 3600 an hour of each device" in shown
     page = tmp_path / "plan.html"
     fp32, fp8 = (plan["predicted"] for plan in predicted(capsys, *words, "--html", str(page))["plans"])
     assert "cost</th>" in page.read_text()

@@ -33,7 +33,7 @@ class Line:
     @property
     def label(self) -> str:
         """What sets it apart, as it is typed."""
-        return " ".join(f"{key}={text}" for key, text in self.listed.items()) or "as asked"
+        return _label(self.listed) or "as asked"
 
 
 def combinations(typed: list[str], config_dir: str | None, check: Callable[[RunConfig], list[Problem]]) -> list[Line]:
@@ -57,8 +57,12 @@ def combinations(typed: list[str], config_dir: str | None, check: Callable[[RunC
     keys = [override.get_key_element() for override in overrides.values()]
     lists = [{key: _plain(row[i]) for key, i in zip(keys, overrides, strict=True)} for row in rows]
     found = [Line(row, listed, config) for row, listed, (config, _) in zip(rows, lists, made, strict=True) if config]
-    _refuse([(problems, " ".join(row[i] for i in overrides)) for row, (_, problems) in zip(rows, made, strict=True)])
+    _refuse([(problems, _label(listed)) for listed, (_, problems) in zip(lists, made, strict=True)])
     return found
+
+
+def _label(listed: dict[str, str]) -> str:
+    return " ".join(f"{key}={text}" for key, text in listed.items())
 
 
 def _lists(typed: list[str], parser: OverridesParser) -> dict[int, Override]:

@@ -55,6 +55,11 @@ class Brief:
         return str(get(self.data.plan, "precision") or get(self.data.config, "precision", "name") or "unknown")
 
     @property
+    def numerics(self) -> str:
+        """How much was looked at, which alters no number and slows steps."""
+        return str(get(self.data.config, "numerics") or "off")
+
+    @property
     def emulated(self) -> bool:
         return is_emulated(self.data)
 

@@ -97,4 +97,6 @@ def verdict_document(judged: Judged) -> dict[str, Any]:
 
 
 def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
-    return None if ratio is None else {"n": ratio.n, "value": ratio.value, "low": ratio.low, "high": ratio.high}
+    if ratio is None:
+        return None
+    return {"n": ratio.n, "value": ratio.value, "low": ratio.low, "high": ratio.high, "shown": ratio.shown}

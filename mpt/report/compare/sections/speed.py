@@ -10,6 +10,7 @@ from mpt.report.compare.brief import Brief
 from mpt.report.compare.choice import times
 from mpt.report.compare.comparison import Comparison
 from mpt.report.compare.configs import Config
+from mpt.report.compare.judge import Judged
 from mpt.report.compare.parting import Reached
 from mpt.report.compare.sections.verdict import greyed
 from mpt.report.section import Section, Table, Tone, clean, get, mapping, number, reason
@@ -50,7 +51,7 @@ def cost(config: Config, price_per_h: float | None) -> float | None:
 
 
 def _speed(made: Comparison) -> Table:
-    speeds = {j.pairing.candidate.label: j.speed for j in made.judged}
+    judged = {j.pairing.candidate.label: j for j in made.judged}
     columns = ["configuration", "samples/s", "× baseline", "step p50", "data wait", "whole run", "to common loss"]
     told = any(_predicted_ms(config) is not None for config in made.configs)
     columns += ["predicted step"] * told
@@ -58,7 +59,7 @@ def _speed(made: Comparison) -> Table:
     columns += ["energy"] * energy + _cost_title(made)
     rows = []
     for config, reached in zip(made.configs, made.reached, strict=True):
-        row = [*_speed_cells(config, speeds.get(config.label), reached)]
+        row = [*_speed_cells(config, judged.get(config.label), reached)]
         row += [_number(_predicted_ms(config), "ms")] if told else []
         row += [_number(mean(config, energy_j), "J")] if energy else []
         row += [_number(cost(config, made.options.price_per_h), "")] if made.options.price_per_h is not None else []
@@ -77,7 +78,7 @@ def _cost_title(made: Comparison) -> list[str]:
     return [] if price is None else [f"cost of a run, at {number_text(price)} an hour"]
 
 
-def _speed_cells(config: Config, ratio: Ratio | None, reached: Reached) -> list[str]:
+def _speed_cells(config: Config, judged: Judged | None, reached: Reached) -> list[str]:
     rates = [v for run in config.done if (v := number(run.data.summary, "speed", "samples_per_s")) is not None]
     p50 = mean(config, lambda run: number(run.data.summary, "speed", "step_p50_ms"))
     wait = mean(config, lambda run: number(run.data.summary, "speed", "data_wait_share"))
@@ -86,12 +87,18 @@ def _speed_cells(config: Config, ratio: Ratio | None, reached: Reached) -> list[
     return [
         clean(config.label),
         (_range(rates) + mark) if rates else "not measured",
-        times(ratio).replace(" times", "") if ratio else ("no claim" if config.emulated else "-"),
+        _claim(judged.speed) if judged and judged.speed else ("no claim" if judged or config.emulated else "-"),
         _number(p50, "ms"),
         "-" if wait is None else f"{wait:.1%}",
         "-" if total is None else seconds_text(total),
         _reached(reached),
     ]
+
+
+def _claim(ratio: Ratio) -> str:
+    """`1.31 (1.25 to 1.38)`, and where the interval has 1 in it that no difference was shown."""
+    told = times(ratio).replace(" times", "")
+    return told if ratio.shown or ratio.low is None else f"{told}: not shown to differ"
 
 
 def _range(values: list[float]) -> str:
@@ -141,6 +148,8 @@ def _notes(made: Comparison) -> list[tuple[Tone, str]]:
         names = ", ".join(emulated)
         notes.append(("careful", f"no speed claim for {names}: emulated here, hardware that has it is another matter"))
     for j in made.judged:
+        if j.speed is None and not (j.pairing.candidate.emulated or j.pairing.baseline.emulated):
+            notes.append(("careful", f"{clean(j.pairing.candidate.label)}: {clean(j.speed_reason)}"))
         if j.speed and not j.speed.shown:
             why = _likely_reason(j.pairing.candidate)
             notes.append(("", f"{clean(j.pairing.candidate.label)}: no difference in speed was shown{why}"))
@@ -150,6 +159,7 @@ def _notes(made: Comparison) -> list[tuple[Tone, str]]:
             notes.append(
                 ("careful", f"{clean(config.label)} is data-bound: {wait:.0%} of its steps waited for samples")
             )
+    notes += [("careful", what) for config in made.configs for what in _watched(config)]
     loss = made.reached[0].loss if made.reached else math.nan
     if math.isfinite(loss):
         notes.append(
@@ -158,6 +168,15 @@ def _notes(made: Comparison) -> list[tuple[Tone, str]]:
     methods = {str(mapping(run.data.summary, "memory").get("method", "")) for run in made.runs} - {""}
     notes += [("", f"memory: {clean(method)}") for method in sorted(methods)]
     return notes
+
+
+def _watched(config: Config) -> list[str]:
+    """Runs of one configuration whose speeds are not of one kind."""
+    levels = sorted({run.numerics for run in config.done})
+    if len(levels) < 2:
+        return []
+    told = f"its runs have numerics={' and '.join(levels)}, which alters no number but slows steps"
+    return [f"{clean(config.label)}: {told}: its speed is of both kinds, × baseline of seeds with the same alone"]
 
 
 def _likely_reason(config: Config) -> str:
