@@ -35,6 +35,7 @@ ROWS = {
     19: "images.py",
     22: "numerics.py",
     23: "kept_memory.py",
+    24: "compiled_memory.py",
 }
 LIMIT_S = 300
 """A row that takes longer than this is stopped, and said to have failed."""

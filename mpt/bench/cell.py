@@ -13,11 +13,11 @@ from mpt.bench.search import largest, steps_with
 from mpt.bench.spread import per_step_ms
 from mpt.build import Run, build
 from mpt.config.schema import RunConfig
+from mpt.plan.compiled import is_compiled
 from mpt.plan.mfu import Work
 from mpt.precision.switches import flags
 from mpt.predict.fake import trace
-from mpt.predict.memory import scaling
-from mpt.predict.prediction import keeping
+from mpt.predict.prediction import by_batch, keeping
 from mpt.telemetry.device import wait
 from mpt.telemetry.memory import Memory, MemoryMeter
 from mpt.train.engine import Engine, make_engine
@@ -53,24 +53,18 @@ class Cell:
     def observe(self) -> tuple[Memory, Work]:
         """What a step holds at most, and its FLOPs; nothing else may use the device meanwhile."""
         with self._switched():
-            memory = MemoryMeter(self.run.device)
+            memory = MemoryMeter(self.run.device, compiled=is_compiled(self.cfg, self.run.plan))
             memory.start()
             first = next(self._batches)
             seen = preflight(self.run, self.engine.buffers, memory, Batch(first.inputs.clone(), first.targets.clone()))
             for _ in range(3):
                 start_s = time.perf_counter()
-                if self.cfg.trainer.compile:
-                    self.engine.stepper(self._window())
-                else:
-                    memory.step(self._window(), self.engine.stepper)
+                memory.step(self._window(), self.engine.stepper)
                 wait(self.run.device)
                 self.first_step_s = self.first_step_s or time.perf_counter() - start_s
             micro = self.run.plan.length.accumulate
             work = Work({form: n * micro for form, n in seen.work.flops.items()}, seen.work.uncounted)
-            held = memory.memory(lasting(self.run, self.engine))
-            if self.cfg.trainer.compile and self.run.device.type != "cuda":
-                held = replace(held, peak_bytes=Unmeasured("what compiled kernels hold can't be seen on this device"))
-            return held, work
+            return memory.memory(lasting(self.run, self.engine)), work
 
     def step_ms(self, steps: int) -> float:
         """Milliseconds a step, of the next `steps`."""
@@ -95,8 +89,7 @@ class Cell:
             with self._switched():
                 start = plan.batch_size
                 return largest(lambda size: steps_with(self.run, self.engine, batch, size), start), "by trying"
-        other = max(1, plan.batch_size // 2) if plan.batch_size > 1 else 2
-        line = scaling(trace(self.cfg, plan), trace(self.cfg, plan, other))
+        line = by_batch(self.cfg, plan, trace(self.cfg, plan))
         if line is None or plan.device.memory_bytes is None:
             return 0, "not known: steps of different batches differ"
         return line.largest(plan.device.memory_bytes), f"predicted for {plan.device.memory_bytes / 1e9:.3g} GB"

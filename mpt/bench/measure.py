@@ -108,6 +108,7 @@ def _programs(
 
 
 def _steps_in_a_turn(cell: Cell) -> int:
+    cell.step_ms(1)  # compiles again what was forgotten when the next cell was made
     return max(1, round(TURN_MS / max(cell.step_ms(2), 1e-3)))
 
 

@@ -191,7 +191,9 @@ def width(label: str) -> int:
 
 
 def multiplied(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    at = GEMMS.get(func) or _OTHER_GEMMS[func.overloadpacket.__name__]
+    """The operands that an op multiplies, of whichever overload."""
+    packet = func.overloadpacket
+    at = GEMMS.get(func) or _OTHER_GEMMS.get(packet.__name__) or GEMMS[packet.default]
     if func is _aten.convolution_backward.default:
         # For the gradient of one operand the other is multiplied; what is not asked for takes no part.
         wants_input, wants_weight, _ = args[-1]

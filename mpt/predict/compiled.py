@@ -1,36 +1,34 @@
-"""What a prediction says where the model is compiled: its figures are the eager step's, and how a compiled one differs.
-
-Not predicted: which intermediate results a compiler keeps and fuses. Its own cut of the graph (AOTAutograd's minimal
-one) with fused chains left out came within 4 % of a compiled GPT's and a ResNet's peak and missed small_cnn's by 15 %.
-"""
+"""Where a step would run compiled: whether a trace follows that, and what it can't tell of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mpt.config.schema import RunConfig
+from mpt.plan.compiled import is_compiled
 from mpt.plan.plan import Plan
-from mpt.predict.trace import Trace
 from mpt.types import Unmeasured
 
-MEMORY = (
-    "trainer.compile=true: peak and largest batch are those of the eager step. Beyond weights and state, compiled "
-    "steps took as much for a GPT and an MLP (-0.1 to +0.6 %), 13 to 32 % less for small_cnn, resnet18, "
-    "mobilenet_v3_large and convnext_tiny in float32, and 10 % more for small_cnn in bf16, measured on a CPU"
+EAGER_PARTS = (
+    "trainer.compile=true with several processes: memory and time are those of the eager step; where a compiler's "
+    "kernels meet what is gathered and summed is not predicted"
 )
-"""Largest sums of what torch's profiler saw allocated and freed in a step, compiled over eager, torch 2.14."""
-TIME = "trainer.compile=true: the time is that of the eager step; what a compiler fuses is not predicted"
+FUSED_FOR_A_CPU = (
+    "trainer.compile=true: kernels are fused here as torch fuses them for a CPU; for a GPU it may fuse more of them"
+)
+NOT_TIMED = Unmeasured(
+    "how long a compiler's kernels take on a CPU is not known before they are built: "
+    "`mpt bench … trainer.compile=false,true` builds and measures them"
+)
 
 
-NOT_TOLD = Unmeasured("told of compiled steps on GPUs by name")
+def traced_compiled(cfg: RunConfig, plan: Plan) -> bool:
+    """Whether its trace is of the compiled step: not where modules are told apart, to share them among processes."""
+    return is_compiled(cfg, plan) and cfg.distributed.name == "none"
 
 
-def is_compiled(cfg: RunConfig, plan: Plan) -> bool:
-    """Whether the step would run compiled: emulated formats run eagerly."""
-    m = plan.mechanism
-    return cfg.trainer.compile and m.how != "emulated" and not (m.low and m.low_how == "emulated")
-
-
-def products(trace: Trace) -> Trace:
-    """What no compiler leaves out."""
-    return replace(trace, ops=tuple(op for op in trace.ops if op.executed))
+def not_told(cfg: RunConfig, plan: Plan) -> str:
+    """How the predicted step may differ from the compiled one; empty where it is not compiled, or that very one."""
+    if not is_compiled(cfg, plan):
+        return ""
+    if not traced_compiled(cfg, plan):
+        return EAGER_PARTS
+    return FUSED_FOR_A_CPU if plan.device.type == "cuda" else ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpt.config.gpus import gpu_of
-from mpt.predict import compiled
 from mpt.predict.prediction import Prediction
 from mpt.types import Unmeasured
 
@@ -23,9 +22,8 @@ def predicted(made: Prediction, speed: Mapping[str, float | Unmeasured], price_p
     else:
         document |= {"peak_bytes": memory.peak_bytes, "phase": memory.phase, "parts_bytes": memory.parts}
         document |= {"activations_bytes": memory.kept_bytes}
-    if made.compiled:
-        document |= {"of": "the eager step", "peak_bytes_note": compiled.MEMORY, "step_s_note": compiled.TIME}
-        _put(document, "products_s", made.products_s)
+    if made.not_told:
+        document |= {"note": made.not_told}
     _put(document, "limit_bytes", made.limit_bytes)
     _put(document, "largest_batch", made.largest_batch)
     _put(document, "step_s", step_s)

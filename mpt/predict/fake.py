@@ -27,6 +27,9 @@ from mpt.config.schema import RunConfig
 from mpt.errors import ModelError, MptError, Problem, first_line
 from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
+from mpt.precision.switches import flags
+from mpt.predict.compiled import traced_compiled
+from mpt.predict.inductor import Root, unbuilt
 from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
 from mpt.predict.repeats import spare_repeats
 from mpt.predict.trace import Trace
@@ -48,9 +51,10 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float =
     Raises: Untraceable with the op that needs real numbers; TooLarge, before any op, where what a step finds and
     leaves is over `at_most` bytes.
     """
-    cfg = replace(cfg, trainer=replace(cfg.trainer, compile=False))
+    compiled = traced_compiled(cfg, plan)
+    cfg = replace(cfg, trainer=replace(cfg.trainer, compile=compiled, cuda_graphs=False))
     size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
-    with _explained(plan.model), _no_trace_left(), _Nothing() as mode, _NoNumbers():
+    with _explained(plan.model, compiled), _no_trace_left(), _compiling(cfg, plan), _Nothing() as mode, _NoNumbers():
         model = _fake_model(cfg, plan, mode)
         with ZeroReads():  # type: ignore[no-untyped-call]
             parts = imagined(cfg, plan, model)
@@ -58,14 +62,15 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float =
             if parts.optimizer.by_closure:
                 what = "decides by its numbers how often it computes the loss"
                 raise Untraceable(Problem(f"optimizer={cfg.optimizer.name}", what))
-            if not parts.optimizer.state_tensors():  # made in the first step, where there is any
+            model = engine.stepper.model = Root(engine.stepper.model) if compiled else parts.model
+            if compiled or not parts.optimizer.state_tensors():  # made in the first step, where there is any
                 engine.stepper([_batch(cfg, plan, size)])
         window = [_batch(cfg, plan, size) for _ in range(micro)]
         lasting = lasting_bytes(cfg, plan, parts, engine, window[0])
         if sum(lasting.values()) > at_most:
             raise TooLarge(Problem(plan.name, f"has {bytes_text(sum(lasting.values()))} between steps"))
         kept = kept_tensors(parts, engine)
-        tracker = Tracker(parts.model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
+        tracker = Tracker(model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
         tracker.lifetimes.number(parts.model.parameters())
         spare_repeats(parts, tracker)
         with tracker:
@@ -141,6 +146,16 @@ def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:
 
 
 @contextmanager
+def _compiling(cfg: RunConfig, plan: Plan) -> Iterator[None]:
+    """What is compiled inside is compiled as in a run."""
+    if not cfg.trainer.compile:
+        yield
+        return
+    with flags(cfg.precision, plan.device), unbuilt():
+        yield
+
+
+@contextmanager
 def _no_trace_left() -> Iterator[None]:
     """And no tensor that holds nothing stays in a cache, nor a real one in the trace."""
     state = capture(torch.device("cpu"))
@@ -185,8 +200,9 @@ class _NoNumbers(TorchFunctionMode):
 
 
 @contextmanager
-def _explained(model: str) -> Iterator[None]:
+def _explained(model: str, compiled: bool) -> Iterator[None]:
     """What can't be done without numbers is told with its op, and the way that can."""
+    how = " compiled" if compiled else ""
     try:
         yield
     except Untraceable as error:
@@ -194,8 +210,8 @@ def _explained(model: str) -> Iterator[None]:
     except MptError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
-        what = f"can't be traced: what {error.func} gives depends on numbers"
+        what = f"can't be traced{how}: what {error.func} gives depends on numbers"
         raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error
     except FAULTS as error:
-        what = f"can't be traced on tensors that hold nothing: {type(error).__name__}: {first_line(error)}"
+        what = f"can't be traced{how} on tensors that hold nothing: {type(error).__name__}: {first_line(error)}"
         raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error

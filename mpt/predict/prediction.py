@@ -9,11 +9,11 @@ from mpt.config.schema import RunConfig
 from mpt.data._workers import worker_count
 from mpt.plan.plan import Plan
 from mpt.predict.communication import NOTHING, Communication
-from mpt.predict.compiled import NOT_TOLD, is_compiled
+from mpt.predict.compiled import not_told, traced_compiled
 from mpt.predict.fake import MEASURED_WAY, trace
 from mpt.predict.memory import Memory, Scaling, cublas_bytes, for_device, scaling
 from mpt.predict.roofline import Time
-from mpt.predict.timing import busy_s, communication_of, loading_s, products_s, sharding_of, time_of, wait_s
+from mpt.predict.timing import busy_s, communication_of, loading_s, sharding_of, time_of, wait_s
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Untraceable
 from mpt.types import Unmeasured
@@ -40,8 +40,9 @@ class Prediction:
     traced: Trace | None = None
     communication: Communication = NOTHING
     compiled: bool = False
-    """Whether the step would run compiled: figures are the eager one's. `products_s`: what it takes at least."""
-    products_s: float | Unmeasured = NOT_TOLD
+    """Whether the step that is predicted is a compiled one."""
+    not_told: str = ""
+    """How it may differ from the one that would run compiled."""
 
     @property
     def samples(self) -> int:
@@ -91,8 +92,8 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         traced.weights,
         alone,
         communication_of(cfg, plan, alone, found),
-        is_compiled(cfg, plan),
-        products_s(cfg, plan, alone),
+        traced_compiled(cfg, plan),
+        not_told(cfg, plan),
     )
 
 
@@ -116,13 +117,27 @@ def native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
 
 
 def _line(cfg: RunConfig, plan: Plan, traced: Trace) -> Scaling | Unmeasured:
-    other = sharding_of(cfg)(trace(*native(cfg, plan), 2 if traced.batch == 1 else max(1, traced.batch // 2)))
-    found = scaling(traced, other)
+    found = by_batch(cfg, plan, traced)
     if found is None:
         return Unmeasured("steps of different batches differ in their ops")
     lasting = found.lasting
     more = cublas_bytes(plan.device) if plan.device.type == "cuda" else 0
     return replace(found, lasting=lambda batch: lasting(batch) + more)
+
+
+def by_batch(cfg: RunConfig, plan: Plan, traced: Trace) -> Scaling | None:
+    """The line through this trace and one of another batch, or through two others: a compiler lets buffers of one size
+    share their bytes, and the sizes of some batches happen to be those of weights. None where no two are alike."""
+    batch = traced.batch
+    line = scaling(traced, _of_batch(cfg, plan, 2 if batch == 1 else max(1, batch // 2)))
+    if line is not None or not traced_compiled(cfg, plan):
+        return line
+    odd = 2 * batch + 1
+    return scaling(_of_batch(cfg, plan, odd), _of_batch(cfg, plan, 2 * odd + 1))
+
+
+def _of_batch(cfg: RunConfig, plan: Plan, batch: int) -> Trace:
+    return sharding_of(cfg)(trace(*native(cfg, plan), batch))
 
 
 def _limit(plan: Plan) -> int | Unmeasured:

@@ -65,10 +65,15 @@ class Replay:
         spent: list[float | None] = []
         with torch.enable_grad():  # else kernels leave out what only their backward reads
             for at, op in enumerate(self._trace.ops):
-                spent.append(self._run(at, op, held) if op.kernel else None)
+                seconds = self._run(at, op, held) if op.kernel or self._makes(at, held) else None
+                spent.append(seconds if op.kernel else None)
                 for storage in self._ends[at]:
                     held.pop(storage, None)
         return spent
+
+    def _makes(self, at: int, held: dict[int, Tensor]) -> bool:
+        """Whether a storage comes to be, though nothing is written to it."""
+        return any(place.storage not in held for place in self._trace.flow[at].made)
 
     def _run(self, at: int, op: Op, held: dict[int, Tensor]) -> float | None:
         call, flow = self._trace.calls[op.signature], self._trace.flow[at]

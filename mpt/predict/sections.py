@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mpt.config.gpus import gpu_of
-from mpt.predict import compiled
 from mpt.predict.alike import told_once
 from mpt.predict.prediction import Prediction, keeping
 from mpt.predict.roofline import Spent
@@ -113,6 +112,8 @@ def _why_outside(name: str, made: Prediction) -> str:
     """What takes time or memory there, beside the layers."""
     if name in made.plan.recomputed:
         return "between its layers; its input is kept, all else computed again in the backward"
+    if made.compiled and not name:
+        return "all of it: a compiler's kernels go across layers"
     return "the loss, the optimizer, the record" if name == OUTSIDE else "between its layers"
 
 
@@ -134,15 +135,8 @@ def _largest(made: Prediction) -> str:
     return counted(largest, "sample") + more if largest else "none: one sample does not fit"
 
 
-def of_compiled(made: Prediction) -> str:
-    """What the predicted step is not, where the model is compiled."""
-    if isinstance(made.products_s, Unmeasured):
-        return compiled.TIME
-    return f"{compiled.TIME}; its products alone take {in_ms(made.products_s)}"
-
-
 def _memory_notes(made: Prediction, ways: Sequence[str]) -> list[tuple[Tone, str]]:
-    notes: list[tuple[Tone, str]] = [("careful", compiled.MEMORY)] if made.compiled else []
+    notes: list[tuple[Tone, str]] = [("careful", made.not_told)] if made.not_told else []
     short = does_not_fit(made)
     if short is not None:
         none_fits = made.largest_batch == 0
@@ -193,7 +187,6 @@ def _whole(made: Prediction, run_s: float, price_per_h: float | None) -> list[tu
 def _time_notes(made: Prediction, step_s: float) -> list[tuple[Tone, str]]:
     share = made.wait_s / step_s
     notes: list[tuple[Tone, str]] = [("careful", what) for what in not_counted(made)]
-    notes += [("careful", of_compiled(made))] if made.compiled else []
     if share < _WAITS:
         return notes
     wanted = math.ceil(made.loading_s / max(step_s - made.wait_s, 1e-9))

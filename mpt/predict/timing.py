@@ -13,7 +13,7 @@ from mpt.plan.plan import Plan
 from mpt.precision.switches import flags
 from mpt.predict.calibrate import calibrate, calibrated
 from mpt.predict.communication import Communication, communication
-from mpt.predict.compiled import NOT_TOLD, is_compiled, products
+from mpt.predict.compiled import NOT_TIMED, traced_compiled
 from mpt.predict.roofline import Rates, Time, gpu_rates, lowered, roofline
 from mpt.predict.sharding import Sharding
 from mpt.predict.trace import Trace
@@ -39,7 +39,7 @@ def time_of(cfg: RunConfig, plan: Plan, alone: Trace) -> tuple[Time | Unmeasured
         labels = {row.name: row.compute for row in plan.rows if row.how == "native" and row.kind == "gemm"}
         alone = lowered(alone, {name: label for name, label in labels.items() if label not in (m.compute, "float32")})
     if cfg.device not in GPUS:
-        return _measured(cfg, plan, alone)
+        return (NOT_TIMED, "") if _only_built_tells(cfg, plan) else _measured(cfg, plan, alone)
     gpu = gpu_of(plan.device.name)
     assert gpu is not None, "device= names rows of the table"
     shares = f"{ATTAINABLE} of {gpu.name}, its bandwidth and launches; kernels may fall short of them"
@@ -59,12 +59,9 @@ def _measured(cfg: RunConfig, plan: Plan, alone: Trace) -> tuple[Time | Unmeasur
     return calibrated(sharding_of(cfg)(alone), found, plan.length.accumulate), how
 
 
-def products_s(cfg: RunConfig, plan: Plan, alone: Trace) -> float | Unmeasured:
-    """Seconds of the products alone, for what is compiled for a GPU of the table; measuring them twice would differ."""
-    if not is_compiled(cfg, plan) or cfg.device not in GPUS:
-        return NOT_TOLD
-    found = time_of(cfg, plan, products(alone))[0]
-    return found if isinstance(found, Unmeasured) else found.total_s
+def _only_built_tells(cfg: RunConfig, plan: Plan) -> bool:
+    """Whether kernels of a compiler's compute more than they move, which no rate tells."""
+    return traced_compiled(cfg, plan) and plan.device.type == "cpu"
 
 
 def communication_of(cfg: RunConfig, plan: Plan, alone: Trace, found: Time | Unmeasured) -> Communication:

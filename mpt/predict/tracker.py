@@ -15,6 +15,7 @@ from mpt.precision.emulate import VECTORS, Emulation
 from mpt.precision.flops import executed, flops
 from mpt.precision.observe import multiplied, width
 from mpt.precision.owners import Labels, Owners
+from mpt.predict.inductor import FUSED
 from mpt.predict.kinds import Kinds
 from mpt.predict.lifetimes import Lifetimes, Made
 from mpt.predict.operands import Flow, bytes_of, described, storage_key
@@ -24,6 +25,8 @@ from mpt.recompute import recomputed
 OUTSIDE = "(loss and update)"
 """Where ops lie that belong to no module."""
 
+_EMPTY = frozenset({"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"})
+"""Make a storage and write nothing: no kernel starts."""
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"})
 _CAST = torch.ops.aten._to_copy.default
 _READ = torch.ops.aten._local_scalar_dense.default
@@ -81,6 +84,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """False: torch would wrap this method, and pay at each op."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: a compiled model runs compiled, and its kernels are seen."""
+        return True
+
     def follow_gradients(self, weights: Iterable[Tensor]) -> None:
         """Storages that become `.grad` of these are gradients."""
         for weight in weights:
@@ -109,6 +117,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         described(out, results)
         results = [t for t in results if t.layout is torch.strided]
         kernel = self._follow(given, results, module, phase, mutates=func._schema.is_mutable)
+        kernel = kernel and func.overloadpacket.__name__ not in _EMPTY
         if func is _CAST and results and (phase == "forward" or recomputed()):
             self.lifetimes.is_cast(results[0], given[0])
         self._note(func, args, given, results, kernel, signature, module, phase)
@@ -163,6 +172,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = results or (given if func._schema.is_mutable else [])  # lists that change in place are not returned
         if name in _OVERWRITES:
             written, given = given[: len(given) // 2 or 1], given[len(given) // 2 :] if len(given) > 1 else []
+        if name == FUSED:
+            given, written = args
         moved = (bytes_of(given), bytes_of(written)) if kernel else (0, 0)
         model = 0 if recomputed() else found or 0
         work = model, executed(func, args, found or 0), self._form(func, args, found)
@@ -205,6 +216,10 @@ class ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         return _zero(args[0]) if func is _READ else func(*args, **(kwargs or {}))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from mpt.telemetry.allocations import AllocationMeter
 from mpt.telemetry.storages import StorageMeter, distinct_bytes
 from mpt.types import Unmeasured
 
@@ -29,6 +30,12 @@ _TENSORS = (
     "tensors: exact sizes of what lasts and of a batch, plus the largest sum of storages alive in one observed step; "
     "kernels' own workspace is only in rss_peak_bytes"
 )
+_BLOCKS = (
+    "blocks: exact sizes of what lasts and of a batch, plus the largest sum of blocks that torch's allocator gave in "
+    "one profiled step, kernels' own workspace among them"
+)
+_IN_KERNELS = Unmeasured("the model is compiled: what its forward keeps can't be told from what it works with")
+_NOT_STEPPED = Unmeasured("no compiled step was observed")
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -67,15 +74,16 @@ class Observed:
 
     batch_bytes: Bytes = field(default=_NOT_SEEN)
     peak_bytes: Bytes = field(default=_NOT_SEEN)
-    step_bytes: int = 0
+    step_bytes: int | None = None
     activations_bytes: Bytes = field(default=_NOT_SEEN)
 
 
 class MemoryMeter:
     """Peaks since `start`; costs nothing in a step but in the one that is observed."""
 
-    def __init__(self, device: str | torch.device) -> None:
-        self._device = torch.device(device)
+    def __init__(self, device: str | torch.device, compiled: bool = False) -> None:
+        """`compiled`: passes that are observed run eagerly, steps do not."""
+        self._device, self._compiled = torch.device(device), compiled
         self._observed = Observed()
         self._live: Callable[[], int] = lambda: 0
         self._steps = 0
@@ -113,7 +121,7 @@ class MemoryMeter:
         self._steps += 1
         if self._steps != OBSERVED_STEP or self._device.type == "cuda":
             return attempt(window)
-        with StorageMeter() as meter:
+        with AllocationMeter() if self._compiled else StorageMeter() as meter:
             result = attempt(_Unseen(window, meter))  # type: ignore[arg-type]
         self._observed.step_bytes = meter.peak_bytes
         return result
@@ -134,27 +142,28 @@ class MemoryMeter:
         cuda = self._device.type == "cuda"
         return Memory(
             peak_bytes=torch.cuda.max_memory_allocated(self._device) if cuda else self._peak(sizes, snapshot_bytes),
-            activations_bytes=self._observed.activations_bytes,
+            activations_bytes=_IN_KERNELS if self._compiled else self._observed.activations_bytes,
             batch_bytes=self._observed.batch_bytes,
             rss_peak_bytes=_rss_peak_bytes(),
             snapshot_bytes=snapshot_bytes,
-            method=_ALLOCATOR if cuda else _TENSORS,
+            method=_ALLOCATOR if cuda else _BLOCKS if self._compiled else _TENSORS,
             **{f"{name}_bytes": size for name, size in sizes.items()},
         )
 
     def _peak(self, sizes: Mapping[str, int], snapshot_bytes: int) -> Bytes:
         """Lasting tensors but gradients, which the observed pass and step made, the batch, their peak, and a copy."""
-        peak, batch = self._observed.peak_bytes, self._observed.batch_bytes
+        seen, batch = self._observed, self._observed.batch_bytes
+        peak = seen.peak_bytes if not self._compiled else _NOT_STEPPED if seen.step_bytes is None else 0
         if isinstance(peak, Unmeasured) or isinstance(batch, Unmeasured):
             return peak
         lasting = sum(size for name, size in sizes.items() if name != "grads")
-        return max(peak, self._observed.step_bytes) + batch + snapshot_bytes + lasting
+        return max(peak, seen.step_bytes or 0) + batch + snapshot_bytes + lasting
 
 
 class _Unseen:
     """A window whose batches no meter counts: they are counted apart."""
 
-    def __init__(self, window: Any, meter: StorageMeter) -> None:
+    def __init__(self, window: Any, meter: StorageMeter | AllocationMeter) -> None:
         self._window, self._meter = window, meter
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ class Profile:
     def step(self, number: int, window: W, attempt: Callable[[W], A]) -> A:
         """attempt(window), seen where its number is among those to be profiled."""
         if number == self._first and self._profiler is None:  # a step may be made anew
-            self._profiler = _profiler(self._cuda)
+            self._profiler = profiler(self._cuda)
             self._profiler.start()
         result = attempt(window)
         if self._profiler is not None and number >= self._last:
@@ -46,24 +46,26 @@ class Profile:
         """What was profiled up to that step is on disk; nothing happens where nothing was."""
         if self._profiler is None:
             return
-        profiler, self._profiler = self._profiler, None
-        profiler.stop()
-        profiler.export_chrome_trace(str(self._folder / TRACE))
+        running, self._profiler = self._profiler, None
+        running.stop()
+        running.export_chrome_trace(str(self._folder / TRACE))
         steps = number - self._first + 1
-        self._told({"schema": SCHEMA, "first_step": self._first, "steps": steps, **table(profiler, self._cuda)})
+        self._told({"schema": SCHEMA, "first_step": self._first, "steps": steps, **table(running, self._cuda)})
 
 
-def _profiler(cuda: bool) -> Any:
+def profiler(cuda: bool, memory: bool = False) -> Any:
+    """torch's, of ops and, where asked, of what is allocated."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # above all its levels: it would write into the display
     from torch.profiler import ProfilerActivity, profile  # 0.2 s that only a profile needs
 
-    return profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])])
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    return profile(activities=activities, profile_memory=memory)
 
 
-def table(profiler: Any, cuda: bool) -> dict[str, Any]:
+def table(profiled: Any, cuda: bool) -> dict[str, Any]:
     """Ops by the time spent in themselves, on the device where there is one. Units: milliseconds."""
     rows = []
-    for op in profiler.key_averages():
+    for op in profiled.key_averages():
         spent_us = op.self_device_time_total if cuda else op.self_cpu_time_total
         if spent_us > 0:
             rows.append({"op": op.key, "calls": op.count, "self_ms": spent_us / 1e3})

@@ -40,7 +40,6 @@ class Attempts:
         self._through = through
         self._clock, self._progress = course.clock, course.progress
         trainer = self._run.cfg.trainer
-        self._compiled = trainer.compile
         self._lost = Losses(self._run, trainer.log_every)
         self._numerics = observer(self._run, self._engine.buffers)
         self._profile = self._profiled(trainer.profile)
@@ -117,12 +116,11 @@ class Attempts:
         return True
 
     def _seen(self, step: int, window: Window) -> Attempt:
-        """Memory is looked at in one of the first (a compiled step can't be), time in those to be profiled."""
+        """Memory is looked at in one of the first, time in those to be profiled."""
         stepper = self._engine.stepper
         if self._profile is not None:
-            seen = stepper if self._compiled else partial(self._memory.step, attempt=stepper)
-            return self._profile.step(step, window, seen)
-        return stepper(window) if self._compiled else self._memory.step(window, stepper)
+            return self._profile.step(step, window, partial(self._memory.step, attempt=stepper))
+        return self._memory.step(window, stepper)
 
     def _profiled(self, steps: int | None) -> Profile | None:
         """The profile of so many steps after the warm-up, else None."""

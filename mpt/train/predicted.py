@@ -25,10 +25,6 @@ def predicted(course: Course) -> Predicted:
     cfg, plan = course.run.cfg, course.run.plan
     if cfg.trainer.predict == "false":
         return _none("trainer.predict=false")
-    from mpt.predict.compiled import is_compiled
-
-    if is_compiled(cfg, plan):
-        return _none("predictions are of the eager step, and this one was compiled: mpt plan … trainer.compile=false")
     if cfg.trainer.predict == "auto" and course.clock.total_s() < AFTER_S:
         return _none(f"the run took less than {AFTER_S:.0f} s: `mpt plan` predicts, or trainer.predict=true")
     from mpt.predict.fake import trace  # torch's fake tensors take a second to import

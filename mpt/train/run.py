@@ -17,6 +17,7 @@ from mpt.config import saved
 from mpt.config.schema import RunConfig
 from mpt.errors import ExitCode, MptError, RunFault
 from mpt.loggers._follow import following
+from mpt.plan.compiled import is_compiled
 from mpt.plan.facts import probe
 from mpt.precision.switches import flags, observed
 from mpt.record.folder import new_run_dir
@@ -65,7 +66,7 @@ def _train(
     """From built objects to the marker in the run folder."""
     cfg, run = course.run.cfg, course.run
     with course.clock.phase("startup"):
-        memory = MemoryMeter(str(run.device))
+        memory = MemoryMeter(str(run.device), compiled=is_compiled(cfg, run.plan))
         memory.start()
         seen, batches = preflown(course, memory, told, stop)
         require_space(course)

@@ -77,7 +77,7 @@ class Stepper:
         clip_norm: float | None,
         loss_weight: float,
     ) -> None:
-        self._model, self._policy, self._task = model, policy, task
+        self.model, self._policy, self._task = model, policy, task
         self._scaler, self._optimizer, self._rates = scaler, optimizer, rates
         self._buffers, self._ema = buffers, ema
         self._clip_norm, self._loss_weight = clip_norm, loss_weight
@@ -119,7 +119,7 @@ class Stepper:
 
     def _forward_backward(self, batch: Batch, seed: Tensor) -> Tensor:
         with self._policy.forward():
-            output = self._model(batch.inputs)
+            output = self.model(batch.inputs)
         loss_sum = self._task.loss_sum(output, batch)
         del output  # what the graph does not need of it goes before the backward takes memory
         with self._policy.backward():

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from mpt.predict.roofline import Rates, Time, as_tfloat32, gpu_rates, lowered, r
 from mpt.predict.trace import Op, Trace
 from mpt.record.reader import read_run
 from mpt.report.sections.speed import section
-from mpt.train.predicted import predicted as of_run
 from mpt.types import Unmeasured
 from tests.e2e._run import Done
 
@@ -255,33 +253,6 @@ def test_a_model_named_by_its_size_says_why_it_has_another(capsys: pytest.Captur
     assert not told("data=synthetic_tokens", "data.vocab=50257")
     assert not told("data=shakespeare", "model.layers=6")
     assert not told("data=shakespeare", "model=gpt")
-
-
-def test_figures_of_the_eager_step_are_told_as_such_where_the_model_is_compiled(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "plan.html"
-    words = ("model=mlp", "data.limit=64", "device=h100", "precision=bf16")
-    shown = output(capsys, *words, "trainer.compile=true", "--html", str(page))
-    for told in ("peak and largest batch are those of the eager step", "the time is that of the eager step"):
-        assert told in shown
-        assert told in page.read_text()
-    eager, compiled = (plan["predicted"] for plan in predicted(capsys, *words, "trainer.compile=false,true")["plans"])
-    assert compiled["of"] == "the eager step"
-    assert {key: value for key, value in compiled.items() if key in eager} == eager
-    assert 0 < compiled["products_s"] < compiled["step_s"]
-    assert "compile=true: peak and" in output(capsys, *words, "trainer.compile=false,true")
-    for eagerly in (["trainer.compile=false"], ["trainer.compile=true", "precision=mxfp8"]):
-        assert "eager step" not in output(capsys, *words, *eagerly)
-
-
-def test_a_compiled_runs_summary_has_no_eager_figure() -> None:
-    cfg = compose(["trainer.compile=true", "trainer.predict=true", "device=cpu"])
-    course: Any = SimpleNamespace(run=SimpleNamespace(cfg=cfg, plan=make_plan(cfg)))
-    found = of_run(course)
-    assert isinstance(found.peak_bytes, Unmeasured)
-    assert "predictions are of the eager step" in found.peak_bytes.reason
-    assert found.step_ms == found.peak_bytes
 
 
 def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from mpt.telemetry import memory as module
+from mpt.telemetry.allocations import AllocationMeter
 from mpt.telemetry.memory import MemoryMeter
 from mpt.telemetry.storages import StorageMeter, distinct_bytes
 from mpt.types import Unmeasured
@@ -39,6 +40,31 @@ def test_a_storage_counts_from_its_making_until_the_last_view_is_gone() -> None:
         del view, b
         assert meter.live_bytes == 0
     assert meter.peak_bytes == 4 * KB + 8 * KB
+
+
+def test_blocks_are_followed_as_storages_are_and_kernels_workspace_too() -> None:
+    before = torch.zeros(KB)
+    with AllocationMeter() as blocks:
+        a = before + 1
+        with blocks.paused():
+            unseen = torch.zeros(64 * KB)
+        b = before.double()
+        del a, b, unseen, before
+    assert blocks.peak_bytes == 4 * KB + 8 * KB
+    x = torch.randn(64, 64).t()
+    with AllocationMeter() as blocks, StorageMeter() as storages:
+        x.sort(dim=0)
+    assert blocks.peak_bytes > storages.peak_bytes == 64 * 64 * (4 + 8)
+
+
+def test_a_compiled_run_whose_steps_were_not_observed_has_no_peak_but_a_reason() -> None:
+    meter = MemoryMeter("cpu", compiled=True)
+    with meter.observed(torch.zeros(KB)):
+        torch.zeros(KB)
+    assert meter.memory({}).peak_bytes == Unmeasured("no compiled step was observed")
+    for _ in range(2):
+        meter.step([], lambda _: torch.zeros(2 * KB))
+    assert meter.memory({}).peak_bytes == 4 * KB + 8 * KB
 
 
 def test_activations_of_a_chain_are_what_the_backward_needs() -> None:
