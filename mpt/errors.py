@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import groupby
 
 
 class ExitCode(IntEnum):
@@ -44,6 +46,12 @@ class Problem:
         return printable("\n".join(lines))
 
 
+def _listed(problems: Sequence[Problem]) -> str:
+    """One paragraph for each; those that follow each other with one hint share it, and a paragraph."""
+    groups = [list(group) for _, group in groupby(problems, key=lambda p: p.hint or p)]
+    return "\n\n".join("\n".join([*(str(replace(p, hint="")) for p in g[:-1]), str(g[-1])]) for g in groups)
+
+
 class MptError(Exception):
     """The request can't be done; shown to people without a traceback."""
 
@@ -56,8 +64,7 @@ class MptError(Exception):
     def __str__(self) -> str:
         if len(self.problems) == 1:
             return str(self.problems[0])
-        body = "\n\n".join(str(p) for p in self.problems)
-        return f"{len(self.problems)} problems\n\n{body}"
+        return f"{len(self.problems)} problems\n\n{_listed(self.problems)}"
 
 
 class ConfigError(MptError):

@@ -35,6 +35,16 @@ def model_mismatch(saved: Mapping[str, Tensor | Sequence[int]], model: nn.Module
     return [Problem(where, f"{what}: {_some(names)}", _hint(missing, extra)) for what, names in kinds if names]
 
 
+def non_finite(saved: Mapping[str, Tensor], model: nn.Module, where: str) -> list[Problem]:
+    """A problem where trained weights hold NaN or infinity: nothing can be learned from them."""
+    names = [name for name, p in model.named_parameters() if p.requires_grad and name in saved]
+    bad = [name for name in names if not torch.isfinite(saved[name]).all()]
+    if not bad:
+        return []
+    what = f"holds NaN or infinity in {len(bad)} of {len(names)} weights: {_some(bad)}"
+    return [Problem(where, what, "it was saved when training had gone wrong already: take an earlier checkpoint")]
+
+
 def half_weights(saved: Mapping[str, Tensor]) -> list[str]:
     """Names of tensors that are stored in float16 or bfloat16."""
     return [name for name, tensor in saved.items() if isinstance(tensor, Tensor) and tensor.dtype in _HALF]

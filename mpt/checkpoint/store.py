@@ -186,8 +186,14 @@ def find(path: Path) -> Path:
         return newest
     if rejected:
         raise CheckpointError(*(Problem(str(p), why, "start anew, or give another checkpoint") for p, why in rejected))
-    what = "holds no checkpoint" if path.exists() else "there is no such file or folder"
-    raise CheckpointError(Problem(str(path), what, "give a run folder, its checkpoints folder, or one checkpoint"))
+    raise CheckpointError(_nothing_at(path))
+
+
+def _nothing_at(path: Path) -> Problem:
+    hint = "give a run folder, its checkpoints folder, or one checkpoint"
+    if path.is_file():
+        return Problem(str(path), "is a file, and no checkpoint of a run", f"{hint}; weights alone: init_from={path}")
+    return Problem(str(path), "holds no checkpoint" if path.exists() else "there is no such file or folder", hint)
 
 
 def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:

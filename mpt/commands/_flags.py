@@ -50,6 +50,23 @@ def read(prog: str, args: list[str], json: bool = False) -> Flags:
     return Flags(words, **vars(known))
 
 
+def refuse_idle(flags: Flags) -> None:
+    """Raises: ConfigError for flags of `mpt train` that act only beside another one, which is not given."""
+    views = bool(flags.cfg or flags.info or flags.hydra_help or flags.help)
+    swept = "acts in a sweep: add -m (--multirun)"
+    goes_on = "a run goes on with run_dir=… resume=auto; a sweep with `mpt sweep --continue DIR`"
+    idle = {
+        "--continue": (flags.going_on and not flags.multirun, goes_on),
+        "--fail-fast": (flags.fail_fast and not flags.multirun, swept),
+        "--in-process": (flags.in_process and not flags.multirun, swept),
+        "--resolve": (flags.resolve and not views, "it goes with --cfg job, which shows the configuration"),
+        "--package": (flags.package is not None and not views, "it goes with --cfg job, of which it shows one part"),
+    }
+    found = [Problem(flag, "does nothing here", hint) for flag, (given, hint) in idle.items() if given]
+    if found:
+        raise ConfigError(*found)
+
+
 def parse(
     prog: str, args: list[str], add: Callable[[argparse.ArgumentParser], None]
 ) -> tuple[argparse.Namespace, list[str]]:
@@ -60,11 +77,23 @@ def parse(
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
     add(parser)
+    _refuse([word for word in args if _runs_on(word, parser)], parser)
     known, words = parser.parse_known_args(args)
-    problems = [_unknown(word, parser) for word in words if word.startswith("-")]
-    if problems:
-        raise ConfigError(*problems)
+    _refuse([word for word in words if word.startswith("-")], parser)
     return known, words
+
+
+def _runs_on(word: str, parser: argparse.ArgumentParser) -> bool:
+    """Whether argparse would take a word with one dash apart: `-precision=fp16` for `-p recision=fp16`."""
+    if word.startswith("--") or not word.startswith("-"):
+        return False
+    action = parser._option_string_actions.get(word.split("=")[0])
+    return len(word) > 2 and (action is None or ("=" in word and action.nargs == 0))
+
+
+def _refuse(flags: list[str], parser: argparse.ArgumentParser) -> None:
+    if flags:
+        raise ConfigError(*(_unknown(word, parser) for word in flags))
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -93,10 +122,11 @@ def _add_sweeps(parser: argparse.ArgumentParser) -> None:
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
-    flag = word.split("=")[0]
+    flag, _, value = word.partition("=")
     if flag in REFUSED:
         return Problem(flag, "is not for mpt", REFUSED[flag])
     near = closest(flag, list(parser._option_string_actions), cutoff=0.7)
     if near:
         return Problem(flag, "no such flag", f"did you mean `{near[0]}`?")
-    return Problem(flag, "no such flag", f"settings are typed without dashes: {flag.lstrip('-').replace('-', '_')}=…")
+    typed = f"{flag.lstrip('-').replace('-', '_')}={value or '…'}"
+    return Problem(flag, "no such flag", f"settings are typed without dashes: {typed}")

@@ -63,8 +63,12 @@ def _key_of(group: str) -> str:
 
 def _run_and_checkpoint(given: Path, checkpoint: str | None) -> tuple[str, str | None]:
     """The folder of the run, and a checkpoint where one is named; of a checkpoint in its run folder, both."""
-    run_dir = given.absolute().parent.parent
-    if (given / CONFIG).is_file() or not (run_dir / CONFIG).is_file():
+    run_dir = next((p for p in given.absolute().parents[:3] if (p / CONFIG).is_file()), None)
+    if given.is_file() and run_dir is None:
+        raise ConfigError(
+            Problem(str(given), "is a file that lies in no run", "give a run folder, or a checkpoint in it")
+        )
+    if (given / CONFIG).is_file() or run_dir is None:
         return str(given), checkpoint
     if checkpoint is not None:
         what = f"`{given}` and --checkpoint={checkpoint} name two checkpoints"

@@ -17,6 +17,7 @@ mpt train --multirun … [--continue] [--fail-fast] [--in-process]"""
 def run(args: list[str]) -> int:
     """Trains, or shows what the flags ask for."""
     flags = _flags.read("mpt train", args)
+    _flags.refuse_idle(flags)
     if flags.help or flags.hydra_help or flags.cfg or flags.info:
         from mpt.config.compose.show import refuse_lists, show
 

@@ -34,6 +34,19 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(before[2])
 
 
+def tensor_of(value: Any) -> Tensor:
+    """The user's value as a tensor without a graph, in this machine's byte order. Raises: one of FAULTS."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype.kind in "USO":
+        raise TypeError(
+            f"{array.dtype} is text or objects: classes are numbers, np.unique(labels, return_inverse=True)"
+        )
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return torch.as_tensor(array if array.flags.writeable else array.copy())
+
+
 class DatasetReader:
     """Samples of the user's data set. Shapes: images H,W,C and 0-dim labels, or L and L for tokens."""
 
@@ -49,7 +62,7 @@ class DatasetReader:
         """The user's code draws from torch's, numpy's and Python's generators, which `bits` seed for it."""
         with seeded(int(bits.random_raw())):
             inputs, targets = self._dataset[index]
-        x, y = (torch.as_tensor(v if isinstance(v, Tensor) else np.asarray(v)) for v in (inputs, targets))
+        x, y = tensor_of(inputs), tensor_of(targets)
         if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= self._classes:
             raise ValueError(f"targets must be whole numbers from 0 to {self._classes - 1}, got {y.tolist()}")
         if x.ndim == 3:

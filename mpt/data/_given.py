@@ -13,7 +13,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
-from mpt.data._datasets import DatasetReader, Pair
+from mpt.data._datasets import DatasetReader, Pair, tensor_of
+from mpt.data._doubts import doubts, require_numbers
 from mpt.data._feed import FeedSettings
 from mpt.data._images import finisher, plan_images
 from mpt.data._open import RawImages, batch_sizes, open_images
@@ -96,6 +97,8 @@ def given_arrays(result: object, path: str) -> Arrays:
     Raises: DataError where shapes or labels do not fit.
     """
     pairs = [_pair(part, given) for part, given in zip(PARTS, _parts(result, path), strict=True)]
+    for part, pair in zip(PARTS, pairs, strict=True):
+        require_numbers(part, *pair)
     kinds = {_kind(*pair) for pair in pairs}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None:
@@ -114,7 +117,7 @@ def _pair(part: str, given: Any) -> Pair:
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise _refuse(f"`{part}` is {_told(given)}, want a pair (inputs, targets)")
     try:
-        inputs, targets = (torch.as_tensor(x) for x in given)
+        inputs, targets = (tensor_of(x) for x in given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _refuse(f"`{part}` can't become tensors: {error}") from error
     if not len(targets) or len(inputs) != len(targets):
@@ -144,7 +147,9 @@ def open_arrays(cfg: DataConfig, wanted: InputSpec, context: DataContext, given:
         scale = 255.0 if given.train[0].dtype == torch.uint8 else 1.0
         parts = [(x.permute(0, 2, 3, 1).numpy(), y.numpy()) for x, y in (given.train, given.evaluation)]
         raw = RawImages(parts[0], parts[1], scale, (0.0,), (1.0,), given.classes, fingerprint(*content))
-        return open_images(cfg, wanted, context, raw)
+        source = open_images(cfg, wanted, context, raw)
+        source.notes += doubts(*given.train, given.classes)
+        return source
     require_kind(cfg, wanted, "tokens")
     n = limited(cfg, len(given.train[1]))
     require_samples(cfg, n, len(given.evaluation[1]), context.world)

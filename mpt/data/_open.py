@@ -17,6 +17,7 @@ from mpt.data._context import DataContext
 from mpt.data._images import ImagePlan, Normalise, plan_images, resized
 from mpt.data._resident import Finish, ResidentSource, Table, Windows, as_stored, channels_last
 from mpt.data._spec import fingerprint, limited, require_kind, require_samples
+from mpt.errors import DataError, Problem
 from mpt.types import DataSpec, InputSpec
 
 # A set that would be larger than this after resizing is kept at its own size and resized batch by batch.
@@ -133,6 +134,10 @@ def open_tokens(cfg: DataConfig, wanted: InputSpec, context: DataContext, raw: R
     require_kind(cfg, wanted, "tokens")
     length = wanted.context or DEFAULT_CONTEXT
     train, evaluation = (_windows(part, length) for part in (raw.train, raw.evaluation))
+    if not len(train) or not len(evaluation):
+        what = f"no window of {length:,} tokens and the one after fits: {len(raw.train):,} for training"
+        told = f"{what}, {len(raw.evaluation):,} for evaluation"
+        raise DataError(Problem("model.context, data", told, "make model.context shorter, or give more text"))
     train = train[: limited(cfg, len(train))]
     require_samples(cfg, len(train), len(evaluation), context.world)
     length = train.shape[1] - 1

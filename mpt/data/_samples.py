@@ -59,6 +59,7 @@ class Sample(NamedTuple):
     targets: Tensor | None
     faults: list[tuple[str, str]]
     changed: tuple[tuple[int, str], ...] = ()
+    number: int = -1
 
 
 class Packed(NamedTuple):
@@ -84,7 +85,7 @@ class Samples(Dataset[Sample]):
         for index in self.candidates(first):
             try:
                 inputs, targets, changed = self.reader.read(index, generator(AUGMENT, self.seed, epoch, index))
-                return Sample(inputs, targets, faults, tuple((index, how) for how in changed))
+                return Sample(inputs, targets, faults, tuple((index, how) for how in changed), index)
             except self.reader.unreadable as error:
                 faults.append((self.reader.name(index), f"{type(error).__name__}: {error}"))
         return Sample(None, None, faults)
@@ -114,10 +115,21 @@ def pack(samples: list[Sample]) -> Packed:
     faults = [fault for sample in samples for fault in sample.faults]
     inputs = [s.inputs for s in samples if s.inputs is not None]
     targets = [s.targets for s in samples if s.targets is not None]
-    shapes = sorted({tuple(x.shape) for x in inputs})
-    if len(shapes) > 1:
-        faults.append(("the data set", f"samples of one batch have different shapes: {shapes[0]} and {shapes[1]}"))
-    if len(shapes) != 1:
+    kinds: dict[tuple[tuple[int, ...], torch.dtype], int] = {}
+    for sample in samples:
+        if sample.inputs is not None:
+            kinds.setdefault((tuple(sample.inputs.shape), sample.inputs.dtype), sample.number)
+    if len(kinds) > 1:
+        faults.append(_unlike(kinds))
+    if len(kinds) != 1:
         return Packed(None, None, faults)
     changed = tuple(change for sample in samples for change in sample.changed)
     return Packed(torch.stack(inputs), torch.stack(targets), faults, changed)
+
+
+def _unlike(kinds: dict[tuple[tuple[int, ...], torch.dtype], int]) -> tuple[str, str]:
+    """Two samples of one batch that can't lie side by side."""
+    (one, first), (other, second) = list(kinds.items())[:2]
+    what = "shapes" if one[0] != other[0] else "formats"
+    told = [str(kind[0] if what == "shapes" else kind[1]).removeprefix("torch.") for kind in (one, other)]
+    return f"samples {first} and {second}", f"samples of one batch have different {what}: {told[0]} and {told[1]}"

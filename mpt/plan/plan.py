@@ -10,6 +10,7 @@ from typing import Any
 from mpt.config._update import rounds_stochastically
 from mpt.config.schema import RunConfig
 from mpt.precision.capability import Mechanism
+from mpt.precision.low.settings import low_bit
 from mpt.types import DataSpec, DeviceFacts, ModuleRow
 from mpt.units import counted, epochs_text
 
@@ -152,8 +153,7 @@ class Plan:
         low = [row for row in layers if row.compute not in (m.compute, "float32")]
         counts = {how: sum(row.how == how for row in low) for how in ("native", "emulated")}
         how = " and ".join(f"{how} in {n}" for how, n in counts.items() if n) or f"{m.low_how} in 0"
-        told = [f"operands {m.low} {how} of {len(layers)} layers that multiply ({m.low_reason})"]
-        return told if low else [*told, f"no layer takes {self.precision}: the table of `mpt plan` says why for each"]
+        return [f"operands {m.low} {how} of {len(layers)} layers that multiply ({m.low_reason})"]
 
 
 def notes(
@@ -176,6 +176,11 @@ def notes(
         told.append(f"trainer.cuda_graphs has no effect: the device is {device}, and only CUDA has graphs of kernels")
     if mechanism.low:
         told += _low_bit_notes(cfg, mechanism)
+    elif low_bit(cfg.precision) is not None:
+        what = f"no layer takes {cfg.precision.name}, all is {mechanism.compute}"
+        told.append(f"{what}: the table of `mpt plan` says why for each")
+    if data.kind == "images" and data.num_classes == 1:
+        told.append("there is one class: any answer is right, the loss is 0, and nothing can be learned")
     if cfg.schedule.warmup >= steps:
         told.append(f"the warm-up of {cfg.schedule.warmup} updates is not over when the run ends: {steps} steps")
     if reads_device:

@@ -52,8 +52,10 @@ def assign(model: nn.Module, cfg: PrecisionConfig, mechanism: Mechanism) -> tupl
 
 
 def settled(mechanism: Mechanism, rows: tuple[ModuleRow, ...]) -> Mechanism:
-    """The mechanism as these layers have it: low-bit products are native where all of them are."""
+    """The mechanism as these layers have it: low-bit products are native where all are, and none where no layer has."""
     low = [row for row in rows if row.kind == "gemm" and row.compute not in (mechanism.compute, "float32")]
+    if mechanism.low and not low and not any(row.kind == "attention" for row in rows):
+        return replace(mechanism, low="", low_how=mechanism.how, low_reason="", scale_rules=(), native=())
     if mechanism.low_how == "emulated" or all(row.how == "native" for row in low):
         return mechanism
     reason = f"{mechanism.low_reason}; the rows of emulated layers say why"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ def _check(model: nn.Module, cfg: PrecisionConfig) -> None:
         if rule.format not in ("float32", cfg.compute):
             want = dict.fromkeys(("float32", cfg.compute))
             problems.append(Problem(f"{where}.format", f"got `{rule.format}`", "want " + " or ".join(want)))
-        problem = _bad_pattern(where, rule) or _no_match(where, rule, model)
+        problem = _bad_pattern(where, rule) or _no_match(where, rule, model) or _idle(i, cfg.layers, model)
         if problem is not None:
             problems.append(problem)
     if problems:
@@ -101,6 +102,17 @@ def _no_match(where: str, rule: LayerRule, model: nn.Module) -> Problem | None:
         return Problem(f"{where}.type", what, did_you_mean(rule.type or "", types))
     names = [n for n in modules if n]
     return Problem(f"{where}.match", f"`{rule.match}` matches no module", did_you_mean(_literal(rule.match), names))
+
+
+def _idle(i: int, rules: Sequence[LayerRule], model: nn.Module) -> Problem | None:
+    """A rule all of whose modules an earlier one takes."""
+    names = _chosen(rules[i], model)
+    before = [k for k, rule in enumerate(rules[:i]) if names & _chosen(rule, model)] if names else []
+    if not before or names - set().union(*(_chosen(rules[k], model) for k in before)):
+        return None
+    taken = " and ".join(f"[{k}] `{rules[k].match}`" for k in before)
+    what = f"`{rules[i].match}` decides nothing: all {len(names)} of its modules are taken by the rules {taken}"
+    return Problem(f"precision.layers[{i}].match", what, "the first rule that matches wins: put the narrower one first")
 
 
 def _matches_name(rule: LayerRule, name: str, module: nn.Module) -> bool:

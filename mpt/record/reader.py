@@ -95,6 +95,9 @@ def read_run(dir: Path | str) -> RunData:
         rows[name], bad = parse_rows(_jsonl(path, name, flaws))
         _tell(flaws, name, bad)
     documents = {name: _document(path / f"{name}.json", flaws) for name in ("plan", "env", "audit", "summary")}
+    counted = documents["summary"].get("steps")
+    if isinstance(counted, int) and len(steps) < counted:
+        flaws.append(f"{STEPS} has {len(steps):,} of the {counted:,} steps that summary.json counts: lines were lost")
     status, reason = _status(path)
     return RunData(
         path=path,

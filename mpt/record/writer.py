@@ -141,6 +141,15 @@ class RunWriter:
                 self.event("record_gap", file=name, bytes=self._files[name].size, wanted_bytes=want)
         self._last_step = self._recorded_step()
 
+    def lacks(self, offset: Mapping[str, int]) -> list[str]:
+        """A sentence for each file that is shorter than it was when a checkpoint's `offset` was taken."""
+        short = {name: (self._files[name].size, offset.get(key, 0)) for key, name in CUT.items()}
+        return [
+            f"{name} has {size:,} of the {want:,} bytes that it had at the checkpoint: lines of earlier steps are lost"
+            for name, (size, want) in short.items()
+            if size < want
+        ]
+
     def begin_with(self, history: Mapping[str, bytes]) -> None:
         """Start with the lines of an older run, as `past` gives them."""
         assert self._last_step == 0, "history goes before the first step"

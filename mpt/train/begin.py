@@ -14,6 +14,8 @@ import torch
 from mpt.build import build
 from mpt.checkpoint import load
 from mpt.checkpoint.contents import checked
+from mpt.checkpoint.foreign import read_weights
+from mpt.checkpoint.marker import STATE
 from mpt.checkpoint.plain import size_bytes
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, ModelError, Problem
@@ -29,7 +31,7 @@ from mpt.train.preflight import Preflight, fitting
 from mpt.train.progress import Progress
 from mpt.train.resume import Origin, checkpoint_dir, stored
 from mpt.train.signals import StopRequest
-from mpt.train.state import Course, capture, load_weights, restore
+from mpt.train.state import Course, capture, load_weights, restore, take_weights
 from mpt.types import Batch, DeviceFacts
 from mpt.units import bytes_text
 
@@ -54,10 +56,18 @@ def make_course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, An
             course.progress.saved_step = -1  # not in this folder
         return course, told
     if cfg.init_from is not None:
-        weights = checked(load(stored(Path(cfg.init_from))), cfg.init_from)
-        told = load_weights(run, course.engine, weights, cfg.init_from)
+        told = _start_from(course, Path(cfg.init_from))
         return course, [f"weights are those of {cfg.init_from}; all else starts anew", *told]
     return course, []
+
+
+def _start_from(course: Course, path: Path) -> list[str]:
+    """The model has the weights of a checkpoint, or of another program's file; sentences on what was done for it."""
+    run, engine, where = course.run, course.engine, str(path)
+    if path.is_file() and path.name != STATE:
+        values, told = read_weights(path, run.model)
+        return told + take_weights(run, engine, values, where)
+    return load_weights(run, engine, checked(load(stored(path)), where), where)
 
 
 @contextmanager

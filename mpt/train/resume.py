@@ -38,7 +38,11 @@ def stored(path: Path) -> Path:
     Raises: CheckpointError where there is none that is valid.
     """
     if _is_run(path) and (path / "config.yaml").is_file():
-        return find(checkpoint_dir(saved.load(path / "config.yaml"), path))
+        folder = checkpoint_dir(saved.load(path / "config.yaml"), path)
+        if not CheckpointStore(folder, keep=1).newest_first():
+            what = "is a run that saved no checkpoint: it was stopped before the first"
+            raise CheckpointError(Problem(str(path), what, f"begin anew, with the words in {path / 'source.txt'}"))
+        return find(folder)
     return find(path)
 
 

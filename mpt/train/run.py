@@ -71,6 +71,7 @@ def _train(
         seen, batches = preflown(course, memory, told, stop)
         require_space(course)
         writer, run_dir = _open(course, start, state)
+        told += writer.lacks(state["offset"]) if state else []
     told_to = following(run_dir, cfg.logger, run.plan.name, cfg.trainer.log_every)
     with writer, make_console() as console, told_to:
         saver = _saver(cfg, run_dir, writer)

@@ -12,7 +12,7 @@ import torch
 import mpt
 from mpt import rng
 from mpt.build import Run
-from mpt.checkpoint import half_weights, model_mismatch
+from mpt.checkpoint import half_weights, model_mismatch, non_finite
 from mpt.checkpoint.contents import taking, typed
 from mpt.config.fingerprint import differences, essence
 from mpt.config.reference import as_typed
@@ -154,14 +154,23 @@ def load_weights(run: Run, engine: Engine, state: dict[str, Any], where: str) ->
     The average follows the weights. Gives a sentence where weights were saved in 16 bits.
     Raises: CheckpointError for another model's tensors.
     """
-    problems = model_mismatch(state["model"], run.model, where)
-    if problems:
-        raise CheckpointError(*problems)
     values = {**state["model"], **state["policy"].get("masters", {})}
-    with taking("model", where):
-        run.policy.load_weights(values)
+    told = take_weights(run, engine, values, where)
     with taking("buffers", where):
         engine.buffers.load_state_dict(state["buffers"])
+    return told
+
+
+def take_weights(run: Run, engine: Engine, values: dict[str, Any], where: str) -> list[str]:
+    """The model has these values, each in the run's own format; the average follows the weights.
+
+    Gives a sentence where weights were saved in 16 bits. Raises: CheckpointError for another model's tensors.
+    """
+    problems = model_mismatch(values, run.model, where) or non_finite(values, run.model, where)
+    if problems:
+        raise CheckpointError(*problems)
+    with taking("model", where):
+        run.policy.load_weights(values)
     if engine.ema:
         engine.ema.start_over()
     half = half_weights(values)

@@ -128,3 +128,19 @@ def test_wrong_flags_are_named(args: list[str], text: str, capsys: Capture) -> N
     runs("x")
     assert main(["compare", *args]) == ExitCode.REFUSED
     assert text in capsys.readouterr().err
+
+
+def test_a_run_whose_settings_nobody_knows_is_refused_by_that(capsys: Capture) -> None:
+    write_run(Path("a"), "fp32")
+    (write_run(Path("b"), "bf16") / "config.yaml").unlink()
+    assert main(["compare", "a", "b"]) == ExitCode.REFUSED
+    told = capsys.readouterr().err
+    assert "config.yaml of b is missing or can't be read: nobody knows what was run" in told
+    assert "None" not in told
+
+
+def test_lines_that_a_summary_counts_and_a_record_lacks_are_told(capsys: Capture) -> None:
+    steps = write_run(Path("a"), summary={"steps": 60}) / "steps.jsonl"
+    steps.write_bytes(b"".join(steps.read_bytes().splitlines(keepends=True)[:8]))
+    assert main(["report", "a"]) == ExitCode.FINISHED
+    assert "steps.jsonl has 7 of the 60 steps that summary.json counts: lines were lost" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 import mpt
 import mpt.commands
 from mpt.cli import LATER, main, names
-from mpt.errors import ExitCode
+from mpt.errors import ConfigError, ExitCode, Problem
 
 PYTHON = sys.executable
 # The tests change folder: a package that is imported from the checkout is found from there too.
@@ -69,6 +69,25 @@ def test_cross_field_problems_are_told_at_once(capsys: pytest.CaptureFixture[str
         (["--precision"], "did you mean `mpt train --precision`?"),
         (["train", "--precision", "bf16"], "settings are typed without dashes: precision=…"),
         (["train", "--multi"], "did you mean `--multirun`?"),
+        (
+            ["train", "-precision=bf16"],
+            "-precision: no such flag\n  hint: settings are typed without dashes: precision=bf16",
+        ),
+        (["train", "-model=mlp"], "typed without dashes: model=mlp"),
+        (["train", "-m=precision"], "-m: no such flag"),
+        (["train", "--continue"], "--continue: does nothing here\n  hint: a run goes on with run_dir=… resume=auto"),
+        (["train", "--fail-fast", "--in-process"], "does nothing here\n  hint: acts in a sweep"),
+        (["train", "--resolve"], "--resolve: does nothing here"),
+        (["train", "--package", "model"], "--package: does nothing here"),
+        (["train", "precision.layers={match: x}"], "hint: it is a list: precision.layers=[{match: x}]"),
+        (["train", "model=custom", "model.kwargs=[1]"], "hint: it is a mapping: model.kwargs={key: value}"),
+        (["train", "precision:bf16"], "did you mean `precision=bf16`?"),
+        (["train", "precision==bf16"], "precision: has two `=`\n  hint: did you mean `precision=bf16`?"),
+        (
+            ["train", "trainer/max_steps=3"],
+            "a slash is for groups, a key has dots\n  hint: did you mean `trainer.max_steps`?",
+        ),
+        (["train", "model", "=", "mlp"], "settings are typed key=value, without spaces"),
         (["train", "--config-name", "x"], "--config-dir DIR recipe=NAME"),
         (["train", "-m", "seed=1,2", "--cfg", "job"], "`1,2`: that is several jobs, and one can be shown"),
         (["train", "--cfg", "jobs"], "invalid choice: 'jobs'"),
@@ -197,3 +216,16 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         err = process.stderr.read()
     assert err == ""
     assert process.returncode == 141
+
+
+def test_problems_with_one_hint_share_it() -> None:
+    same = [Problem(key, "is wrong", "give another") for key in ("a", "b")]
+    error = ConfigError(*same, Problem("c", "is odd"), Problem("d", "is odd"))
+    assert str(error) == "4 problems\n\na: is wrong\nb: is wrong\n  hint: give another\n\nc: is odd\n\nd: is odd"
+
+
+@pytest.mark.parametrize("word", ["-pmodel", "-cjob", "-mi"])
+def test_a_word_with_one_dash_is_never_taken_apart(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "train", word)
+    assert code == ExitCode.REFUSED
+    assert f"{word}: no such flag" in err

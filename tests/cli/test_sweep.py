@@ -9,6 +9,7 @@ import pytest
 
 import mpt.train.run
 from mpt.cli import main
+from mpt.commands._sweep.folder import State, ended
 from mpt.config.compose.sweep import plan_jobs
 from mpt.config.schema import RunConfig
 from mpt.errors import ConfigError, ExitCode, ModelError, Problem
@@ -133,6 +134,7 @@ def test_an_interrupt_ends_the_sweep(ending: Any, code: int, trainer: Any, capsy
         (["seed=1,2", "hydra/launcher=nothing"], "launchers are joblib and submitit_slurm"),
         (["optimizer.lr=interval(0,1)"], "sweep over a list"),
         (["seed=1,2", "foo"], "foo: is no key=value"),
+        (["seed=1,2", "hydra.sweep.subdir=x"], "hydra.sweep.subdir: got `x`, one folder for 2 jobs"),
         (["seed=1,2", "hydra.sweep.dri=x"], "hydra.sweep.dri=x: Key 'dri' not in 'SweepDir'"),
         (["seed=1,2", "hydra.verbose=[x"], "hydra.verbose=[x: "),
     ],
@@ -250,3 +252,25 @@ def test_a_sweep_that_can_not_go_on_says_why(
     capsys.readouterr()
     assert main(["sweep", *args]) == ExitCode.REFUSED
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_no_sweep_is_not_gone_on_with(there: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    if there:
+        Path("sw").mkdir()
+    assert main(["sweep", "--continue", "sw"]) == ExitCode.REFUSED
+    assert ("sw: is no folder of a sweep" if there else "sw: there is no such folder") in capsys.readouterr().err
+
+
+def test_a_glob_is_over_the_choices_of_its_group(trainer: Any) -> None:
+    seen = trainer()
+    assert main(["train", "-m", "--in-process", "precision=glob(mxfp*)"]) == ExitCode.FINISHED
+    assert [c.precision.name for c in seen.given] == ["mxfp4", "mxfp6", "mxfp8"]
+
+
+def test_a_job_whose_folder_is_taken_tells_its_own_reason(tmp_path: Path) -> None:
+    state = State(1, "seed=2", "running", folder=str(tmp_path / "x"))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "DONE").write_text("3 steps\n")
+    assert ended(state, ExitCode.REFUSED, "holds another run").reason == "holds another run"
+    assert ended(state, ExitCode.FAULT, "died").reason == "3 steps"

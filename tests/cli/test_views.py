@@ -203,8 +203,15 @@ def test_a_plan_for_an_absent_gpu_says_what_it_multiplies(capsys: pytest.Capture
 def test_a_plan_warns_of_floor_scales_and_of_a_policy_that_no_layer_takes(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "plan", "precision=mxfp4", "precision.scale_rule=floor", "device=cpu")
     assert "`floor` saturate the top of each block" in " ".join(out.split())
-    out = output(capsys, "plan", "precision=mxfp4", "model.width=8", "device=cpu")
-    assert "no layer takes mxfp4" in out
+    out = " ".join(output(capsys, "plan", "precision=mxfp4", "model.width=8", "device=cpu").split())
+    assert "no layer takes mxfp4, all is bfloat16" in out
+    assert "emulated" not in out.partition("Predicted memory")[0]
+
+
+def test_a_plan_tells_that_one_class_teaches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("data=synthetic_images", "data.classes=1", "data.n=8", "data.image_size=8", "model=mlp", "device=cpu")
+    notes = json.loads(output(capsys, "plan", *words, "--json"))["notes"]
+    assert any("there is one class" in note for note in notes)
 
 
 def test_a_plan_tells_which_keys_of_streamed_data_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:

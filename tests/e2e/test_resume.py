@@ -123,3 +123,21 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_names_of_its_tensors(tm
     refused = mpt("train", "model=mlp", "init_from=r", "run_dir=s", "device=cpu", cwd=tmp_path, code=2).stderr
     assert "another model" in refused
     assert not (tmp_path / "s").exists()
+
+
+def test_lines_of_the_record_that_are_lost_are_told_on_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*TINY, "trainer.max_steps=4", "checkpoint.every=2", "resume=auto")
+    run = Done(tmp_path / "r", *words)
+    (run.folder / "DONE").unlink()
+    shutil.copytree(run.folder, tmp_path / "copy")
+    whole = (run.folder / "steps.jsonl").read_bytes()
+    (run.folder / "steps.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    capsys.readouterr()
+    Done(run.folder, *words)
+    assert "steps.jsonl has" in capsys.readouterr().err
+    assert "steps are lost" in run.events("resumed")[-1]["changed"][0]
+    (tmp_path / "copy" / "steps.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    elsewhere = Done(tmp_path / "new", *words[:-1], f"resume={tmp_path / 'copy'}")
+    assert "steps are lost" in elsewhere.events("resumed")[-1]["changed"][0]

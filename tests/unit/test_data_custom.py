@@ -100,7 +100,7 @@ def test_windows_longer_than_the_models_context_are_refused(data_config: Config)
         ({"train": 1, "eval": 2}, "want a pair"),
         ({"train": pair(4, 3, 8, 8), "eval": (torch.rand(3, 3, 8, 8), torch.zeros(2))}, "3 inputs and 2 targets"),
         ({"train": pair(4, 7), "eval": pair(4, 7)}, "want images B,C,H,W"),
-        ({"train": (torch.rand(2, 3, 8, 8), torch.rand(2)), "eval": pair(2, 3, 8, 8)}, "want images B,C,H,W"),
+        ({"train": (torch.rand(2, 3, 8), torch.arange(2)), "eval": pair(2, 3, 8, 8)}, "want images B,C,H,W"),
         ({"train": pair(4, 3, 8, 8), "eval": pair(4, 3, 8, 8), "classes": 2}, "targets go from 0 to 2"),
         ({"train": (torch.rand(1, 3, 8, 8), torch.tensor([-1])), "eval": pair(4, 3, 8, 8)}, "targets go from -1"),
         ({"train": pair(4, 3, 8, 8), "eval": pair(4, 3, 8, 8), "classes": "many"}, "`classes` is 'many'"),
@@ -212,3 +212,77 @@ def test_i9_a_worker_that_hangs_is_a_fault_that_tells_its_samples_and_where_it_i
     assert "sample 7 of data.path" in str(fault.value)
     assert "in forever" in str(fault.value)
     assert not [p for p in multiprocessing.active_children() if p.is_alive()]
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        (torch.tensor([0.0, 1.0]), r"`train` has targets of float32, want whole numbers.*\n.*targets.long\(\)"),
+        (torch.tensor([False, True]), "targets of bool"),
+        (torch.eye(2), r"targets of shape \(2, 2\), want one class number for each image\n.*argmax"),
+        (torch.eye(2).long(), r"targets of shape \(2, 2\).*\n.*argmax"),
+        (np.array(["cat", "dog"]), r"`train` can't become tensors: <U3 is text.*return_inverse=True"),
+    ],
+)
+def test_targets_that_are_no_class_numbers_are_told_by_kind(targets: Any, told: str, data_config: Config) -> None:
+    given = (torch.zeros(2, 1, 8, 8), targets)
+    with pytest.raises(DataError, match=told):
+        arrays(data_config("custom"), {"train": given, "eval": given})
+
+
+def test_complex_images_are_refused(data_config: Config) -> None:
+    given = (torch.zeros(2, 1, 8, 8, dtype=torch.complex64), torch.tensor([0, 1]))
+    with pytest.raises(DataError, match="inputs of complex64"):
+        arrays(data_config("custom"), {"train": given, "eval": given})
+
+
+def test_other_byte_orders_graphs_and_read_only_arrays_are_read_as_they_mean(data_config: Config) -> None:
+    x, y = pair(6, 1, 8, 8)
+    swapped = x.numpy().astype(">f4"), y.numpy().astype(">i8")
+    swapped[0].flags.writeable = False
+    cfg = data_config("custom")
+    for given in (swapped, (x.clone().requires_grad_(), y)):
+        source = arrays(cfg, {"train": given, "eval": given})
+        got, want = source.batch(0), arrays(cfg, {"train": (x, y), "eval": (x, y)}).batch(0)
+        assert torch.equal(got.inputs, want.inputs)
+        assert torch.equal(got.targets, want.targets)
+
+
+def test_what_is_seldom_meant_is_told(data_config: Config) -> None:
+    def notes(x: torch.Tensor, y: torch.Tensor) -> str:
+        return "\n".join(arrays(data_config("custom"), {"train": (x, y), "eval": (x, y)}).notes)
+
+    two = torch.tensor([0, 1])
+    assert notes(torch.rand(2, 3, 8, 8), two) == ""
+    assert "images are 8×9×3, read as channels × height × width" in notes(torch.rand(2, 8, 9, 3), two)
+    deep = torch.arange(2 * 64, dtype=torch.int32).reshape(2, 1, 8, 8) * 100
+    assert "images of int32 from 0 to 12,700 are taken as they are: only bytes are scaled" in notes(deep, two)
+    assert notes(deep.to(torch.uint8), two) == ""
+    assert "classes without training samples: 1, 2" in notes(torch.rand(2, 3, 8, 8), torch.tensor([0, 3]))
+
+
+class Mixed(Dataset[Any]):
+    """Samples of two kinds."""
+
+    def __init__(self, *kinds: torch.Tensor) -> None:
+        self.kinds = kinds
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.kinds[index == 5], 0
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        (torch.zeros(1, 8, 9), r"different shapes: \(8, [89], 1\) and \(8, [89], 1\)"),
+        (torch.zeros(1, 8, 8, dtype=torch.uint8), "different formats: (float32|uint8) and (float32|uint8)"),
+    ],
+)
+def test_samples_that_do_not_lie_side_by_side_are_named(odd: torch.Tensor, told: str, data_config: Config) -> None:
+    mixed = Mixed(torch.zeros(1, 8, 8), odd)
+    source = datasets(data_config("custom", batch_size=8), {"train": mixed, "eval": mixed, "classes": 1})
+    with pytest.raises(RunFault, match=rf"samples (\d and 5|5 and \d): .*{told}"):
+        next(source.train(0))

@@ -176,3 +176,10 @@ def test_keyword_arguments_and_nested_inputs_are_cast_at_the_border() -> None:
     model, policy, _ = built(Outer, policy_config("bf16", layers=rules(("picks", "float32"))))
     with policy.forward():
         assert model(torch.randn(2, 4)).dtype == torch.float32
+
+
+def test_a_rule_all_of_whose_modules_earlier_ones_take_is_refused() -> None:
+    shadowed = rules(("blocks.1*", "float32"), ("blocks.0*", "float32"), ("blocks.*", "bfloat16"))
+    with pytest.raises(PrecisionError, match=r"layers\[2\].match: `blocks.\*` decides nothing: .*\[0\].*\[1\]"):
+        formats_inside(Gpt(), policy_config("bf16", layers=shadowed))
+    assert formats_inside(Gpt(), policy_config("bf16", layers=rules(("blocks.1*", "float32"), ("*", "bfloat16"))))

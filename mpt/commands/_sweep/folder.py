@@ -123,7 +123,9 @@ def is_done(folder: Path) -> bool:
 def ended(state: State, code: int, last_words: str) -> State:
     """The state after the job ended with that code; the reason is its run folder's, else its last words."""
     status = _WORDS.get(code, f"killed (exit {code})")
-    reason = "" if code == ExitCode.FINISHED else (_marked(Path(state.folder)) or last_words or "no reason was left")
+    # What was refused wrote nothing: a marker in its folder is of another run.
+    marked = "" if code == ExitCode.REFUSED else _marked(Path(state.folder))
+    reason = "" if code == ExitCode.FINISHED else (marked or last_words or "no reason was left")
     elapsed = None if state.started is None else round(max(0.0, time.time() - state.started), 3)  # the clock may jump
     return State(state.number, state.label, status, code, reason, state.folder, state.started, elapsed)
 

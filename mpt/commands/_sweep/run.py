@@ -106,6 +106,12 @@ def _found(request: Request) -> tuple[Request, Path]:
     """The sweep to go on with, and the request with its words where none were typed."""
     named = [w.text for w in map(typed_words.split, request.words) if w.key == "hydra.sweep.dir" and w.text]
     folders = [word for word in request.words if (Path(word) / SWEEP).is_file()]
+    strays = [word for word in request.words if word not in folders and "=" not in word]
+    if strays:
+        what = "is no folder of a sweep" if Path(strays[0]).exists() else "there is no such folder"
+        near = newest(_ROOT)
+        hint = f"the newest sweep here is {near}" if near else "give the sweep's folder, which holds sweep.json"
+        raise ConfigError(Problem(f"--continue {strays[0]}", what, hint))
     place = Path(named[0]) if named else Path(folders[0]) if folders else newest(_ROOT)
     if place is None:
         raise ConfigError(Problem("--continue", f"there is no sweep in {_ROOT}", "name its folder: --continue DIR"))

@@ -157,10 +157,13 @@ class _Composer:
             OmegaConf.update(cfg, word.key, value, merge=True, force_add=mapping or word.key.count(".") > 1)
             self.given.add(word.key)
         except OmegaConfBaseException as error:
-            self.problems.append(Problem(word.key, f"got `{word.text}`", str(error).splitlines()[0]))
+            self.problems.append(keys.mismatch(error, cfg, word.key, word.text))
 
     def _unknown(self, word: words.Word, skeleton: DictConfig, choices: dict[str, str]) -> Problem:
         known = keys.dotted(skeleton)
+        if "/" in word.key:
+            what = "no such group: a slash is for groups, a key has dots"
+            return Problem(word.key, what, keys.hint(word.key.replace("/", "."), known))
         if "." not in word.key and not any(k.rsplit(".", 1)[-1] == word.key for k in known):
             names = [*self.groups, *(k for k in known if "." not in k)]
             hint = groups.unknown_group(word.key, word.text or "", names, self._choices_of)

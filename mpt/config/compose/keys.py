@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from mpt.errors import Problem
 from mpt.registry import closest
@@ -50,3 +51,13 @@ def hint(key: str, known: list[str]) -> str:
     group = key.split(".")[0]
     siblings = [k for k in known if k.startswith(f"{group}.")]
     return "its keys: " + ", ".join(siblings) if siblings else "`mpt train --help` shows all keys"
+
+
+def mismatch(error: OmegaConfBaseException, cfg: DictConfig, key: str, text: str | None) -> Problem:
+    """The message where a list was wanted and something else came, or the other way round."""
+    now, told = OmegaConf.select(cfg, key, throw_on_missing=False), str(error).splitlines()[0]
+    if OmegaConf.is_list(now):
+        told = f"it is a list: {key}=[{text}]"
+    elif OmegaConf.is_dict(now):
+        told = f"it is a mapping: {key}={{key: value}}"
+    return Problem(key, f"got `{text}`", told)

@@ -53,6 +53,7 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
         raise ConfigError(*refused)
     with shared_session(config_dir) as hydra:
         rows = _rows(typed, hydra)
+        _refuse_one_folder(typed, len(rows))
         made = [_composed(row, config_dir) for row in rows]
     # resume=auto looks into each job's own folder; elsewhere the folder is one that is not there yet.
     looks = any(isinstance(config, RunConfig) and config.resume == "auto" for config in made)
@@ -69,6 +70,14 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
     return jobs
 
 
+def _refuse_one_folder(typed: list[str], jobs: int) -> None:
+    """Raises: ConfigError where several jobs would write into one folder."""
+    for word in map(words.split, typed):
+        if word.key == "hydra.sweep.subdir" and jobs > 1 and "${" not in (word.text or ""):
+            hint = "leave it away, or let it name the job: 'hydra.sweep.subdir=${hydra.job.num}'"
+            raise ConfigError(Problem(word.key, f"got `{word.text}`, one folder for {jobs} jobs", hint))
+
+
 def _rows(typed: list[str], hydra: Session) -> list[tuple[str, ...]]:
     """The overrides of each job, in Hydra's order."""
     parser = OverridesParser.create(hydra.loader)
@@ -82,6 +91,7 @@ def _rows(typed: list[str], hydra: Session) -> list[tuple[str, ...]]:
         if isinstance(parsed, Problem):
             problems.append(parsed)
         else:
+            parsed.config_loader = hydra.loader  # a glob is over its choices
             overrides.append(parsed)
     if problems:
         raise ConfigError(*problems)

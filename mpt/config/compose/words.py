@@ -106,6 +106,8 @@ def parse(line: str, word: Word, parser: OverridesParser | None = None) -> Overr
             return Problem(word.raw, what, "write key=value")
         if word.text[:1] in "[{":
             return Problem(word.key, what, f"lists are typed '{word.key}=[a,b]', mappings '{word.key}={{key: value}}'")
+        if word.text.startswith("="):
+            return Problem(word.key, "has two `=`", f"did you mean `{word.key}={word.text.lstrip('=')}`?")
         as_text = f"{word.key}={QuotedString(text=word.text, quote=Quote.double).with_quotes()}"
         return Problem(word.key or word.raw, what, f"text with special characters is typed {shlex.quote(as_text)}")
 
@@ -121,13 +123,16 @@ def misshapen(word: Word, owner_of: Callable[[str], str | None]) -> Problem | No
         return Problem(word.raw, "keys can't be removed", f"set it instead, e.g. {word.key}=null")
     if word.text is None and word.sign != "~":
         owner = owner_of(word.raw)
-        hint = f"did you mean `{owner}={word.raw}`?" if owner else "settings are typed key=value"
-        return Problem(word.raw, "is no key=value", hint)
+        meant = f"{owner}={word.raw}" if owner else word.raw.replace(":", "=", 1) if ":" in word.raw else ""
+        return Problem(word.raw, "is no key=value", f"did you mean `{meant}`?" if meant else _SHAPE_HINT)
     if not word.key:
-        return Problem(word.raw, "has no key before `=`", "settings are typed key=value")
+        return Problem(word.raw, "has no key before `=`", _SHAPE_HINT)
     if word.text == "":
         return Problem(word.key, "got nothing after `=`", f"give a value, or {word.key}=null for none")
     return None
+
+
+_SHAPE_HINT = "settings are typed key=value, without spaces"
 
 
 def refuse_torn(raws: Sequence[str]) -> None:

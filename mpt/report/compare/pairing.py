@@ -103,9 +103,12 @@ def _same_stratum(config: Config, configs: Sequence[Config], first: Config, axis
 
 def refusals(config: Config, base: Config, axis: Sequence[str]) -> Iterator[str]:
     """Differences beyond the axis."""
+    if unknown := [str(run.data.path) for run in (*config.runs, *base.runs) if not run.data.config]:
+        yield f"config.yaml of {', '.join(unknown)} is missing or can't be read: nobody knows what was run"
+        return
     for key in config.key:
         if key not in axis and config.key[key] != base.key[key]:
-            yield f"{key}: {config.key[key]} here, {base.key[key]} in the baseline"
+            yield f"{key}: {_typed(config.key[key])} here, {_typed(base.key[key])} in the baseline"
     if config.seeds != base.seeds:
         yield f"seeds: {_listed(config.seeds)} here, {_listed(base.seeds)} in the baseline"
     if config.device() != base.device():
@@ -117,6 +120,11 @@ def refusals(config: Config, base: Config, axis: Sequence[str]) -> Iterator[str]
         if len(marks) > 1 and not any(key.startswith("data.") for key in config.key):
             yield f"data: content, split or order differ for seed {seed}"
             break
+
+
+def _typed(value: object) -> str:
+    """As it is typed on a command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _notes(config: Config, base: Config) -> Iterator[str]:
