@@ -178,7 +178,7 @@ def find(path: Path) -> Path:
     path = Path(path)
     if path.name == STATE and path.is_file():
         path = path.parent
-    if (path / STATE).exists() or (path / MARKER).exists() or _NAME.fullmatch(path.name):
+    if (path / STATE).exists() or (path / MARKER).exists() or (path.exists() and _NAME.fullmatch(path.name)):
         return path
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     newest, rejected = CheckpointStore(folder, keep=1).newest_valid()
@@ -192,8 +192,12 @@ def find(path: Path) -> Path:
 def _nothing_at(path: Path) -> Problem:
     hint = "give a run folder, its checkpoints folder, or one checkpoint"
     if path.is_file():
-        return Problem(str(path), "is a file, and no checkpoint of a run", f"{hint}; weights alone: init_from={path}")
-    return Problem(str(path), "holds no checkpoint" if path.exists() else "there is no such file or folder", hint)
+        return Problem(str(path), "is a file, and no checkpoint of a run", f"{hint}; weights alone: init_from=FILE")
+    if path.exists():
+        return Problem(str(path), "holds no checkpoint", hint)
+    there = [found.name for found in CheckpointStore(path.parent, keep=1).newest_first()]
+    hint = f"in {path.parent} there are {', '.join(there)}: older ones are removed (checkpoint.keep)" if there else hint
+    return Problem(str(path), "there is no such file or folder", hint)
 
 
 def load(path: Path, *, mmap: bool = True) -> dict[str, Any]:

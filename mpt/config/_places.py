@@ -50,7 +50,15 @@ def start_from(cfg: RunConfig) -> Iterator[Problem]:
     named = {"resume": None if cfg.resume == "auto" else cfg.resume, "init_from": cfg.init_from}
     for key, value in named.items():
         if value and not os.path.exists(value) and not _goes_on(cfg):
-            yield Problem(key, f"`{value}` does not exist", f"give a run folder or a checkpoint, from {os.getcwd()}")
+            yield Problem(key, f"`{value}` does not exist", _instead(Path(value)))
+
+
+def _instead(path: Path) -> str:
+    """A hint where to look: beside a checkpoint that is not there any more, those that are."""
+    there = sorted(found.name for found in path.parent.glob("update-*"))
+    if path.name.startswith("update-") and there:
+        return f"in {path.parent} there are {', '.join(there)}: older ones are removed (checkpoint.keep)"
+    return f"give a run folder or a checkpoint, from {os.getcwd()}"
 
 
 def _goes_on(cfg: RunConfig) -> bool:

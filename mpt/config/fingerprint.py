@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -44,6 +45,22 @@ def fingerprint(cfg: RunConfig) -> str:
     """Sixteen hexadecimal digits of the essence's SHA-256."""
     text = json.dumps(essence(cfg), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def told_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Keys as they are typed at which two essences differ, with both values.
+
+    Of a group whose choice differs, what only one of the choices has is left out: it follows from the choice.
+    """
+    found = differences(old, new)
+    keys = {key for key, _, _ in found}
+    for key, was, now in found:
+        group, _, leaf = key.partition(".")
+        if leaf in ("name", "choice"):
+            if leaf == "choice" or f"{group}.choice" not in keys:
+                yield group, was, now
+        elif not (keys & {f"{group}.name", f"{group}.choice"} and (was is None or now is None)):
+            yield key.replace(".options.", ".", 1), was, now
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -99,7 +99,7 @@ class PrecisionConfig:
     keep: list[str]
     """Kinds of ops held in float32 (names of mpt/precision/ops.py)."""
     layers: list[LayerRule]
-    """Ordered rules; the first match wins; one that matches nothing is an error."""
+    """Ordered rules; the first match wins; one that matches nothing, or nothing that is left, is an error."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -318,7 +318,8 @@ class RunConfig:
     resume: str | None
     """`auto`, a run folder or a checkpoint; None: a new run."""
     init_from: str | None
-    """A run folder or checkpoint whose weights alone are taken; ignored where resume=auto finds a run to go on with."""
+    """A run folder or checkpoint whose weights alone are taken, or another program's file of them (a state dict of torch,
+    or safetensors); ignored where resume=auto finds a run to go on with."""
     numerics: str
     """`off`, or statistics of tensors at some steps in numerics.jsonl. `light`: of activations and gradients, exponents
     of a sample; `full`: of all elements, weights and gradients of outputs too, and what rounding does to products."""

@@ -14,7 +14,7 @@ from mpt import rng
 from mpt.build import Run
 from mpt.checkpoint import half_weights, model_mismatch, non_finite
 from mpt.checkpoint.contents import taking, typed
-from mpt.config.fingerprint import differences, essence
+from mpt.config.fingerprint import essence, told_differences
 from mpt.config.reference import as_typed
 from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
@@ -185,7 +185,7 @@ def changes(cfg: RunConfig, state: dict[str, Any]) -> list[Problem]:
         old, new = json.loads(state["essence"]), json.loads(json.dumps(essence(cfg), default=str))
         return [
             Problem(key, f"the checkpoint was made with `{as_typed(was)}`, this run has `{as_typed(now)}`", _ALLOW)
-            for key, was, now in differences(old, new)
+            for key, was, now in told_differences(old, new)
         ]
 
 

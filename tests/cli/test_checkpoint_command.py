@@ -17,6 +17,7 @@ from mpt.checkpoint.lint import Target, lint
 from mpt.checkpoint.weights import weights_of
 from mpt.cli import main
 from mpt.config.compose import compose
+from mpt.errors import ExitCode
 from mpt.formats.operand import parse
 from mpt.formats.table import format_of
 from tests.e2e._run import TINY, Done
@@ -183,3 +184,17 @@ def test_a_checkpoint_of_the_first_schema_is_gone_on_from_as_ever(
     assert main(["checkpoint", "export", str(broken.folder), str(tmp_path / "w"), "--averaged"]) == 2
     assert "did not name what it averaged" in capsys.readouterr().err
     assert Done(tmp_path / "broken", *words, "resume=auto").steps[-1]["loss"] == whole.steps[-1]["loss"]
+
+
+def test_a_checkpoint_that_is_not_there_any_more_is_told_with_those_that_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("update-000015", "update-000020"):
+        (tmp_path / "r" / "checkpoints" / name).mkdir(parents=True)
+    gone, there = str(tmp_path / "r" / "checkpoints" / "update-000012"), "there are update-000020, update-000015"
+    assert main(["checkpoint", "show", gone]) == ExitCode.REFUSED
+    told = capsys.readouterr().err
+    assert "there is no such file or folder" in told
+    assert there in told
+    assert main(["train", f"resume={gone}"]) == ExitCode.REFUSED
+    assert "there are update-000015, update-000020" in capsys.readouterr().err

@@ -109,3 +109,19 @@ def test_counters_of_a_newer_version_are_refused_by_name(tmp_path: Path) -> None
     CheckpointStore(run.folder / "checkpoints", 2).save(state, step=6, update=6)
     with pytest.raises(CheckpointError, match="newer version, which counts rolled_forward"):
         Done(tmp_path / "r", *TINY, *HALF, "resume=auto")
+
+
+def test_changes_are_told_by_the_keys_that_are_typed_and_without_what_follows_from_a_choice(tmp_path: Path) -> None:
+    words = (*TINY[:-1], "trainer.max_steps=1")
+    first = Done(tmp_path / "a", *words, "precision=fp16", "model=mlp", "model.width=8").folder
+    with pytest.raises(CheckpointError) as refused:
+        Done(tmp_path / "b", *words, "precision=bf16", "model=small_cnn", f"resume={first}")
+    told = {problem.where: problem.what for problem in refused.value.problems}
+    assert told["model"] == "the checkpoint was made with `mlp`, this run has `small_cnn`"
+    assert told["precision"] == "the checkpoint was made with `fp16`, this run has `bf16`"
+    assert told["scaling"] == "the checkpoint was made with `dynamic`, this run has `none`"
+    assert told["model.width"] == "the checkpoint was made with `8`, this run has `32`"
+    assert told.keys() == {
+        *("model", "model.width", "model.dropout", "precision", "precision.compute", "precision.scaling", "scaling")
+    }
+    assert str(refused.value).count("hint:") == 1

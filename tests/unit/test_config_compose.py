@@ -288,3 +288,40 @@ def test_a_recipe_of_ones_own_sets_the_whole_configuration_or_is_refused(tmp_pat
     assert compose(["recipe=me/good"], str(tmp_path)).trainer.max_steps == 10
     with pytest.raises(ConfigError, match="begin it with the line `# @package _global_`"):
         compose(["recipe=me/bad"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words", "told"),
+    [
+        ("model/own.yaml", b"\xff\xfename: mlp", ["model=own"], r"own.yaml: is no text in UTF-8"),
+        (
+            "recipe/own.yaml", b"# @package _global_\ndefaults:\n  - override /model: mlpp\n", ["recipe=own"],
+            r"model: got `mlpp` from the defaults of a YAML\n  hint: did you mean `mlp`\?",
+        ),
+        (
+            "recipe/own.yaml", b"# @package _global_\ntrainer:\n  max_stepz: 2\n", ["recipe=own"],
+            r"trainer.max_stepz: no such key, and a YAML of yours sets it\n  hint: did you mean `max_steps`",
+        ),
+        (
+            "trainer/own.yaml", b"max_steps: 2\n", ["trainer=own"],
+            r"(trainer.\w+: is in no YAML\n)+  hint: let your trainer YAML begin .*`defaults: \[default, _self_\]`$",
+        ),
+        (
+            "optimizer/own.yaml", b"name: sgd\nlr: 1.0\n", ["optimizer=own"],
+            r"optimizer.weight_decay: is in no YAML\n  hint: .*`defaults: \[sgd, _self_\]`",
+        ),
+    ],
+)  # fmt: skip
+def test_a_yaml_of_the_users_own_is_told_by_what_is_wrong_in_it(
+    file: str, text: bytes, words: list[str], told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=told):
+        compose(words, str(tmp_path))
+
+
+def test_an_empty_word_is_told_as_one() -> None:
+    with pytest.raises(ConfigError, match="'': is an empty word"):
+        compose(["", "seed=1"])

@@ -15,6 +15,7 @@ from mpt.config.catalog import recipes
 from mpt.config.compose import groups, keys, words
 from mpt.config.compose.assemble import assemble
 from mpt.config.compose.auto_scaling import scaling_keys, strategy
+from mpt.config.compose.faults import uncomposable
 from mpt.config.compose.session import Composed, Session, session, store_recipe, unplaced_recipe
 from mpt.config.compose.typed import Leaves
 from mpt.config.plugins import import_plugins
@@ -120,9 +121,7 @@ class _Composer:
         try:
             return self.hydra.composed(lines)
         except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-            cause = f" ({error.__cause__})" if error.__cause__ else ""
-            text = " ".join(f"{error}{cause}".split())
-            self.problems.append(Problem("configuration", text, "look at the YAML that it names"))
+            self.problems.append(uncomposable(error, self.hydra.folders))
             return None
 
     def _skeleton(self, base: Composed, choices: dict[str, str]) -> DictConfig:

@@ -10,11 +10,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
+from mpt.config.compose.faults import lacking
 from mpt.config.compose.items import wrong_items
 from mpt.config.compose.words import is_text
 from mpt.config.ranges import reckoned
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
+from mpt.registry import did_you_mean
 
 NOT_YAML = frozenset({"choice", "options", "recipe", "uses"})
 """Fields that composition fills in."""
@@ -53,8 +55,9 @@ class Leaves:
             if takes_options and key in names(skeleton):
                 self._option(f"{group}.{key}", cfg, skeleton, key)
             else:
-                known = ", ".join(sorted(own | (names(skeleton) if takes_options else set())))
-                self.problems.append(Problem(f"{group}.{key}", "no such key", f"{group} has {known}"))
+                known = sorted(own | (names(skeleton) if takes_options else set()))
+                what = "no such key, and a YAML of yours sets it"
+                self.problems.append(Problem(f"{group}.{key}", what, did_you_mean(key, known)))
 
     def _field(self, cls: Any, where: str, cfg: DictConfig, key: str) -> None:
         value = self._resolved(where, cfg, key)
@@ -82,7 +85,7 @@ class Leaves:
     def _resolved(self, where: str, cfg: DictConfig, key: str) -> Any:
         """The value without interpolations; _BAD after noting a problem."""
         if key not in names(cfg):
-            self.problems.append(Problem(where, "is in no YAML", "give it a default in conf/"))
+            self.problems.append(lacking(where.partition(".")[0], key, cfg))
             return _BAD
         try:
             value = cfg[key]

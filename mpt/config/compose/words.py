@@ -121,6 +121,8 @@ def misshapen(word: Word, owner_of: Callable[[str], str | None]) -> Problem | No
     """What is wrong with a word before any key is looked up, if anything."""
     if word.sign == "~" and not word.hydra:
         return Problem(word.raw, "keys can't be removed", f"set it instead, e.g. {word.key}=null")
+    if not word.raw.strip():
+        return Problem("''", "is an empty word", "leave it away; a shell variable that is not set leaves one")
     if word.text is None and word.sign != "~":
         owner = owner_of(word.raw)
         meant = f"{owner}={word.raw}" if owner else word.raw.replace(":", "=", 1) if ":" in word.raw else ""
