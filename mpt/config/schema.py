@@ -318,8 +318,8 @@ class RunConfig:
     resume: str | None
     """`auto`, a run folder or a checkpoint; None: a new run."""
     init_from: str | None
-    """A run folder or checkpoint whose weights alone are taken, or another program's file of them (a state dict of torch,
-    or safetensors); ignored where resume=auto finds a run to go on with."""
+    """A run folder or checkpoint whose weights alone are taken, or another program's file of them (torch's state dict or
+    safetensors); ignored where resume=auto finds a run to go on with."""
     numerics: str
     """`off`, or statistics of tensors at some steps in numerics.jsonl. `light`: of activations and gradients, exponents
     of a sample; `full`: of all elements, weights and gradients of outputs too, and what rounding does to products."""
