@@ -318,7 +318,7 @@ class RunConfig:
     resume: str | None
     """`auto`, a run folder or a checkpoint; None: a new run."""
     init_from: str | None
-    """A run folder or checkpoint whose weights alone are taken, or another program's file of them (torch's state dict or
+    """A run folder or checkpoint whose weights alone are taken, or another program's file of them (a state dict,
     safetensors); ignored where resume=auto finds a run to go on with."""
     numerics: str
     """`off`, or statistics of tensors at some steps in numerics.jsonl. `light`: of activations and gradients, exponents
