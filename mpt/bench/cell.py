@@ -18,6 +18,7 @@ from mpt.plan.mfu import Work
 from mpt.precision.switches import flags
 from mpt.predict.fake import trace
 from mpt.predict.prediction import by_batch, keeping
+from mpt.predict.tracker import Untraceable
 from mpt.telemetry.device import wait
 from mpt.telemetry.memory import Memory, MemoryMeter
 from mpt.train.engine import Engine, make_engine
@@ -75,11 +76,11 @@ class Cell:
         p, cfg = self.cfg.precision, self.cfg
         plain = p.param == "float32" and p.compute in ("float32", "bfloat16") and not self.run.plan.mechanism.low
         if not plain or cfg.optimizer.name != "adamw" or cfg.trainer.accumulate > 1:
-            return Unmeasured("the expert's loop is written for fp32 and bf16 with AdamW, one micro-batch a step")
+            return Unmeasured("it is written for fp32 and bf16 with AdamW, one micro-batch a step")
         return partial(self._timed, expert(self.run, EXPERT_STEPS, half=p.compute == "bfloat16").run)
 
     def largest_batch(self) -> tuple[int, str]:
-        """Samples in the largest micro-batch, and how that was found.
+        """Samples in the largest micro-batch, and how that was found; 0, and why it is not known.
 
         On CUDA by trying. Elsewhere a process that asks for too much is killed: there it is predicted.
         """
@@ -89,9 +90,14 @@ class Cell:
             with self._switched():
                 start = plan.batch_size
                 return largest(lambda size: steps_with(self.run, self.engine, batch, size), start), "by trying"
-        line = by_batch(self.cfg, plan, trace(self.cfg, plan))
-        if line is None or plan.device.memory_bytes is None:
-            return 0, "not known: steps of different batches differ"
+        try:
+            line = by_batch(self.cfg, plan, trace(self.cfg, plan))
+        except Untraceable as error:
+            return 0, "; ".join(f"{p.where}: {p.what}" for p in error.problems)
+        if line is None:
+            return 0, "steps of different batches differ"
+        if plan.device.memory_bytes is None:
+            return 0, f"the memory of {plan.device.name} is not known"
         return line.largest(plan.device.memory_bytes), f"predicted for {plan.device.memory_bytes / 1e9:.3g} GB"
 
     def fitted(self) -> tuple[RunConfig, int, str]:

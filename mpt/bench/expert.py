@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from mpt import recompute, registry
 from mpt.build import Run, channels_last
 from mpt.rng import seed_all
-from mpt.types import Batch
 
 LOG_EVERY = 50
+MOST_BYTES = 2**30
+"""Of a table: a folder of images may be larger than any memory, and a few batches tell the speed of a loop."""
 
 
 @dataclass(frozen=True)
@@ -103,24 +105,21 @@ def _inside(autocast: AbstractContextManager[Any], model: nn.Module) -> Callable
 
 
 def table(run: Run, steps: int) -> Table:
-    """The run's samples in memory, and the rows of its first `steps` batches."""
-    indices = [run.data.train_indices(micro) for micro in range(steps)]
+    """The samples of the run's first `steps` batches in memory, and their rows; of as many as MOST_BYTES hold."""
     batches = run.data.train(start=0)
     first = next(batches)
+    steps = min(steps, max(1, MOST_BYTES // first.inputs.nbytes))
+    indices = [run.data.train_indices(micro) for micro in range(steps)]
+    places = {sample: row for row, sample in enumerate(dict.fromkeys(chain.from_iterable(indices)))}
+    rows = [[places[sample] for sample in micro] for micro in indices]
     channels_last = first.inputs.dim() == 4 and first.inputs.permute(0, 2, 3, 1).is_contiguous()
-    n = run.data.spec.n_train
     stored = first.inputs.permute(0, 2, 3, 1) if channels_last else first.inputs
-    inputs = stored.new_zeros(n, *stored.shape[1:])
-    targets = first.targets.new_zeros(n, *first.targets.shape[1:])
-    for rows, batch in zip(indices, _chain(first, batches), strict=False):
-        inputs[rows] = batch.inputs.permute(0, 2, 3, 1) if channels_last else batch.inputs
-        targets[rows] = batch.targets
-    return Table(inputs, targets, torch.tensor(indices, device=inputs.device), channels_last)
-
-
-def _chain(first: Batch, rest: Iterator[Batch]) -> Iterator[Batch]:
-    yield first
-    yield from rest
+    inputs = stored.new_zeros(len(places), *stored.shape[1:])
+    targets = first.targets.new_zeros(len(places), *first.targets.shape[1:])
+    for at, batch in zip(rows, chain([first], batches), strict=False):
+        inputs[at] = batch.inputs.permute(0, 2, 3, 1) if channels_last else batch.inputs
+        targets[at] = batch.targets
+    return Table(inputs, targets, torch.tensor(rows, device=inputs.device), channels_last)
 
 
 def twin(run: Run) -> nn.Module:

@@ -21,6 +21,7 @@ from mpt.types import Unmeasured
 
 TURN_MS = 30.0
 """A turn lasts at least this long: steps are put together until it does."""
+NOT_ASKED = "not asked for"
 _CEILING_S = 0.2
 Figure = float | Unmeasured
 
@@ -72,7 +73,7 @@ def measure(
     results = []
     for cell in cells:
         theirs = f"expert {cell.label}"
-        peer = spread(times[theirs]) if theirs in times else refused.get(cell.label, Unmeasured("not asked for"))
+        peer = spread(times[theirs]) if theirs in times else refused.get(cell.label, Unmeasured(NOT_ASKED))
         memory, work = found[cell.label]
         results.append(_result(cell, spread(times[cell.label]), peer, memory, work, ceilings, batches.get(cell.label)))
         cell.close()

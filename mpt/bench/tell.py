@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mpt.bench.measure import Result
+from mpt.bench.measure import NOT_ASKED, Result
 from mpt.bench.spread import MAX_NOISE, Spread
 from mpt.report.section import Section, Table, Tone
 from mpt.types import Unmeasured
@@ -111,23 +111,26 @@ def _notes(results: Sequence[Result]) -> list[tuple[Tone, str]]:
 def _expert_notes(results: Sequence[Result]) -> list[tuple[Tone, str]]:
     """Which way is good, and where the other side spoilt it."""
     sides = [(r.label, r.expert_ms) for r in results if isinstance(r.expert_ms, Spread)]
+    none = [(r.label, r.expert_ms.reason) for r in results if isinstance(r.expert_ms, Unmeasured)]
+    missing: list[tuple[Tone, str]] = [
+        ("", f"{label}: no hand-written loop beside it: {why}") for label, why in none if why != NOT_ASKED
+    ]
     if not sides:
-        return []
+        return missing
     told: list[tuple[Tone, str]] = [
         ("", "/ expert: time of a step over that of the hand-written loop; below 1 is faster than it")
     ]
     void = [label for label, side in sides if side.void]
     what = f"void: the hand-written loop's p90 lies more than {MAX_NOISE:.0%} above its p10 ({', '.join(void)})"
-    return told + ([("careful", what)] if void else [])
+    return told + ([("careful", what)] if void else []) + missing
 
 
 def _told_batch(r: Result) -> str:
     assert r.largest is not None, "asked for"
     size, how = r.largest
     data, trainer = r.cfg.data, r.cfg.trainer
-    return (
-        f"{r.label}: micro-batches up to {size:,} fit ({how}); measured with {data.batch_size} × {trainer.accumulate}"
-    )
+    found = f"micro-batches up to {size:,} fit ({how})" if size else f"which micro-batches fit is not known: {how}"
+    return f"{r.label}: {found}; measured with {data.batch_size} × {trainer.accumulate}"
 
 
 def _pairs(results: Sequence[Result]) -> list[tuple[Result, Result]]:
@@ -149,12 +152,11 @@ def _plain(r: Result, first: Result) -> dict[str, Any]:
         "step_ms": {**asdict(r.step_ms), "noise": r.step_ms.noise, "void": r.step_ms.void},
         "samples_per_s": r.samples_per_s,
         "flops_per_step": r.work.total,
-        "largest_batch": None if r.largest is None else r.largest[0],
     }
     expert = r.expert_ms if isinstance(r.expert_ms, Unmeasured) else asdict(r.expert_ms)
     named = {
         "mfu": r.mfu, "peak_tflops": r.peak_tflops, "ceiling_share": r.ceiling_share, "compile_s": r.compile_s,
-        "expert_ms": expert, "speed_up": speed_up(r, first), "of_expert": of_expert(r),
+        "expert_ms": expert, "speed_up": speed_up(r, first), "of_expert": of_expert(r), "largest_batch": _batch(r),
     }  # fmt: skip
     for key, value in named.items():
         _put(found, key, value)
@@ -162,6 +164,14 @@ def _plain(r: Result, first: Result) -> dict[str, Any]:
     for key, value in vars(r.memory).items():
         _put(memory, key, value)
     return {**found, "memory": memory}
+
+
+def _batch(r: Result) -> int | Unmeasured:
+    """The largest micro-batch that fits."""
+    if r.largest is None:
+        return Unmeasured(NOT_ASKED)
+    size, how = r.largest
+    return size or Unmeasured(how)
 
 
 def _put(into: dict[str, Any], key: str, value: Any) -> None:

@@ -71,4 +71,10 @@ def _wanted(words: list[str], config_dir: str | None) -> list[tuple[str, RunConf
     if _AUTO in sizes and len(sizes) > 1:
         raise ConfigError(Problem("data.batch_size", f"got {' and '.join(sizes)}", f"leave {_AUTO} or the number away"))
     lines = combinations([word for word in words if word != _AUTO], config_dir, check)
-    return [(line.label, line.config) for line in lines]
+    return [(label, line.config) for label, line in zip(_apart([line.label for line in lines]), lines, strict=True)]
+
+
+def _apart(labels: list[str]) -> list[str]:
+    """One that stands there again is numbered: the same twice tells what the machine's noise is."""
+    again = [labels[:i].count(label) for i, label in enumerate(labels)]
+    return [f"{label} ({n + 1})" if n else label for label, n in zip(labels, again, strict=True)]

@@ -74,7 +74,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("trainer.max_epochs", "trainer.max_time_s", "trainer.clip_norm", "trainer.peak_tflops"), POSITIVE),
     "distributed.link_gb_s": POSITIVE,
     **dict.fromkeys(("trainer.max_steps", "trainer.patience", "trainer.accumulate", "trainer.log_every"), COUNT),
-    **dict.fromkeys(("trainer.threads", "numerics_every"), COUNT),
+    **dict.fromkeys(("trainer.threads", "trainer.profile", "numerics_every"), COUNT),
     "trainer.eval_every": COUNT_OR_ZERO,
     "trainer.ema_decay": OPEN_SHARE,
     **dict.fromkeys(

@@ -33,10 +33,11 @@ from mpt.predict.inductor import Root, unbuilt
 from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
 from mpt.predict.repeats import spare_repeats
 from mpt.predict.trace import Trace
-from mpt.predict.tracker import Tracker, Untraceable, ZeroReads
+from mpt.predict.tracker import Reads, Tracker, Untraceable
 from mpt.recompute import blocks
 from mpt.rng import capture, restore
 from mpt.train.engine import Engine, make_engine
+from mpt.train.faults import line_of
 from mpt.types import Batch
 from mpt.units import bytes_text
 from mpt.usercode import FAULTS
@@ -56,8 +57,10 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float =
     size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
     with _explained(plan.model, compiled), _no_trace_left(), _compiling(cfg, plan), _Nothing() as mode, _NoNumbers():
         model = _fake_model(cfg, plan, mode)
-        with ZeroReads():  # type: ignore[no-untyped-call]
+        reads = Reads()
+        with reads:
             parts = imagined(cfg, plan, model)
+            reads.state = parts.optimizer.state_tensors
             engine = make_engine(parts)
             if parts.optimizer.by_closure:
                 what = "decides by its numbers how often it computes the loss"
@@ -70,7 +73,8 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float =
         if sum(lasting.values()) > at_most:
             raise TooLarge(Problem(plan.name, f"has {bytes_text(sum(lasting.values()))} between steps"))
         kept = kept_tensors(parts, engine)
-        tracker = Tracker(model, tf32=plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated)
+        tf32 = plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated
+        tracker = Tracker(model, tf32, reads)
         tracker.lifetimes.number(parts.model.parameters())
         spare_repeats(parts, tracker)
         with tracker:
@@ -214,4 +218,5 @@ def _explained(model: str, compiled: bool) -> Iterator[None]:
         raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error
     except FAULTS as error:
         what = f"can't be traced{how} on tensors that hold nothing: {type(error).__name__}: {first_line(error)}"
+        what += f" in {where}" if (where := line_of(error)) else ""
         raise Untraceable(Problem(f"model={model}", what, MEASURED_WAY)) from error

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from mpt.build import Parts
+from mpt.config._guard import returning
 from mpt.config.schema import RunConfig
 from mpt.plan.plan import Plan
 from mpt.precision.roles import own_parameters
@@ -50,11 +51,12 @@ def kept_tensors(parts: Parts, engine: Engine) -> dict[str, tuple[Kept, ...]]:
 
 
 def _saves_beside_steps(cfg: RunConfig, plan: Plan) -> bool:
-    """Whether a checkpoint is written in the background while steps go on, which takes a copy of what it holds."""
-    every = cfg.trainer.eval_every if cfg.checkpoint.every is None else cfg.checkpoint.every
-    if every is None:
-        every = plan.length.first_step_of_epoch(1)
-    return cfg.checkpoint.background and 0 < every < plan.length.steps
+    """Whether a checkpoint is written in the background while steps go on, which takes a copy of what it holds: one
+    to return to before the first step, one that is due, or that of the first evaluation, which is the best so far."""
+    evaluations = plan.length.first_step_of_epoch(1) if cfg.trainer.eval_every is None else cfg.trainer.eval_every
+    due = {0} if cfg.checkpoint.every == 0 else {evaluations, cfg.checkpoint.every or 0}
+    early = any(0 < update < plan.length.steps for update in due)
+    return cfg.checkpoint.background and (early or bool(returning(cfg.guard)))
 
 
 def module_bytes(parts: Parts, lasting: dict[str, int]) -> dict[str, int]:

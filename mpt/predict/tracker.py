@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,6 +32,35 @@ _CAST = torch.ops.aten._to_copy.default
 _READ = torch.ops.aten._local_scalar_dense.default
 
 
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reads of the device answer 0: policies look for weights out of range, optimizers for a step to be skipped.
+
+    A number among `state`, an optimizer's, counts its updates: it answers 1, as in the first, and none divides by 0.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.state: Callable[[], Iterable[Tensor]] = tuple
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        return self.answer(args[0]) if func is _READ else func(*args, **(kwargs or {}))
+
+    def answer(self, x: Tensor) -> bool | int | float:
+        """What a read of that tensor gives."""
+        if x.dtype == torch.bool:
+            return False
+        number = any(x is held for held in self.state())
+        return float(number) if x.dtype.is_floating_point else int(number)
+
+
 class Noted(NamedTuple):
     """What a part of a step added to a trace: ops, storages, and events that count from the first of those."""
 
@@ -41,13 +70,15 @@ class Noted(NamedTuple):
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Entered above FakeTensorMode. Reads of the device outside the model answer 0; inside they end the trace.
+    """Entered above FakeTensorMode. Reads of the device outside the model answer as Reads does; inside they end the
+    trace.
 
     `tf32`: float32 products of matrices count as TF32 ones.
     """
 
-    def __init__(self, model: nn.Module, tf32: bool) -> None:
+    def __init__(self, model: nn.Module, tf32: bool, reads: Reads | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._reads = reads or Reads()
         self.ops: list[Op] = []
         self.flow: list[Flow] = []
         self.turns: list[Turn] = []
@@ -144,7 +175,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if module != OUTSIDE:
             what = "reads a tensor's value while it computes (aten._local_scalar_dense: .item(), bool() or int())"
             raise Untraceable(Problem(f"module `{module}`" if module else "the model", what))
-        return _zero(x)
+        return self._reads.answer(x)
 
     def _follow(self, given: list[Tensor], results: list[Tensor], module: str, phase: Phase, mutates: bool) -> bool:
         """Whether anything was written: a new storage, or an operand in place."""
@@ -208,25 +239,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ops = [replace(op, module=module, phase=phase, micro=self.micro) for op in noted.ops]
         made = [m._replace(module=module, phase=phase, again=again) for m in noted.made]
         self.note_again(Noted(ops, made, noted.events))
-
-
-class ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reads of the device answer 0: while a policy is installed, they look for weights out of range."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        return _zero(args[0]) if func is _READ else func(*args, **(kwargs or {}))
-
-
-def _zero(x: Tensor) -> bool | int | float:
-    return False if x.dtype == torch.bool else 0.0 if x.dtype.is_floating_point else 0
 
 
 class Untraceable(ModelError):

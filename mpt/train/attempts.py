@@ -123,11 +123,14 @@ class Attempts:
         return self._memory.step(window, stepper)
 
     def _profiled(self, steps: int | None) -> Profile | None:
-        """The profile of so many steps after the warm-up, else None."""
+        """The profile of so many steps after the warm-up, else None; of the first where there are too few."""
         if steps is None:
             return None
         done = self._course.history.totals.step
-        room = self._run.plan.length.steps - done - steps
-        first = done + min(WARMUP_STEPS, max(room, OBSERVED_STEP)) + 1  # not where memory is looked at
+        left = self._run.plan.length.steps - done
+        if left <= OBSERVED_STEP:  # no step comes after the one in which memory is looked at
+            steps, passed = 1, 0
+        else:
+            passed = min(WARMUP_STEPS, max(left - steps, OBSERVED_STEP))
         told = partial(self._writer.json, "profile")
-        return Profile(self._run.device.type, first, steps, self._writer.dir, told)
+        return Profile(self._run.device.type, done + passed + 1, steps, self._writer.dir, told)

@@ -178,7 +178,8 @@ class Loop:
         return Ending("INTERRUPTED", self._stop.exit_code, f"{told}; resume=auto goes on after step {saved}")
 
     def _save(self, *, last: bool = False, extra: bool = False) -> None:
-        """The course as it is now, written beside the training; `last`: before anything else happens.
+        """The course as it is now, written beside the training; `last`, and at the run's length, before anything else
+        happens, and without a copy.
 
         `extra`: only because the run ends here.
         """
@@ -187,6 +188,7 @@ class Loop:
             self._progress.saved_step = step
             keeping = self._judge.remember(step, extra=extra)
             state = capture(self._course, self._writer.offset())
+            last = last or step >= self._length.steps
             self._saver.save(state, step=step, update=update, last=last, keeping=keeping)
 
     def _asked(self) -> bool:

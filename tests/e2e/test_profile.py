@@ -15,7 +15,7 @@ from tests.e2e._cli import document
 from tests.e2e._run import TINY, Done
 
 
-@pytest.mark.parametrize(("steps", "asked", "first", "seen"), [(12, 2, 6, 2), (5, 2, 4, 2), (4, 9, 3, 2)])
+@pytest.mark.parametrize(("steps", "asked", "first", "seen"), [(12, 2, 6, 2), (5, 2, 4, 2), (4, 9, 3, 2), (1, 9, 1, 1)])
 def test_the_steps_asked_for_are_profiled_into_the_run_folder(
     steps: int, asked: int, first: int, seen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from mpt.bench import measure
+from mpt.bench.expert import table
 from mpt.bench.measure import Result, _named
 from mpt.bench.search import largest, resized
 from mpt.bench.spread import Spread
 from mpt.bench.tell import break_even, document, of_expert, section, speed_up
+from mpt.build import build
 from mpt.cli import main
 from mpt.config.compose import compose
 from mpt.errors import ModelError, Problem
@@ -140,6 +142,39 @@ def test_auto_finds_a_batch_and_keeps_that_of_an_update(
     assert main(["bench", *words, "data.batch_size=auto", "--budget-s", "0.01"]) == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "micro-batches up to 5 fit (by hand); measured with 4 × 16" in shown
+
+
+def test_what_can_not_be_had_says_why_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in TINY if not word.startswith("data.batch_size")]
+    words += ["optimizer=lbfgs", "data.batch_size=auto", "--against", "expert", "--budget-s", "0.01"]
+    assert main(["bench", *words]) == 0
+    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "which micro-batches fit is not known: optimizer=lbfgs: decides by its numbers how often" in shown
+    assert "no hand-written loop beside it: it is written for fp32 and bf16 with AdamW" in shown
+    assert main(["bench", *words, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert found["largest_batch"] is None
+    assert "decides by its numbers" in found["largest_batch_reason"]
+
+
+def test_one_configuration_twice_is_measured_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *TINY, "precision=fp32,fp32", "--budget-s", "0.01", "--json"]) == 0
+    one, other = json.loads(capsys.readouterr().out)["results"]
+    assert (one["label"], other["label"]) == ("precision=fp32", "precision=fp32 (2)")
+    assert one["step_ms"] != other["step_ms"]
+
+
+def test_the_experts_table_holds_the_batches_that_fit_and_no_other_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = build(compose(list(TINY[:-2])))
+    whole = table(run, 3)
+    assert len(whole.inputs) == len(whole.targets) == 48  # of 64 samples
+    batches = run.data.train(start=0)
+    for rows in whole.rows:
+        batch = next(batches)
+        assert torch.equal(whole.look(whole.inputs[rows]), batch.inputs)
+        assert torch.equal(whole.targets[rows], batch.targets)
+    monkeypatch.setattr("mpt.bench.expert.MOST_BYTES", 5 * batch.inputs.nbytes // 2)
+    assert len(table(run, 3).rows) == 2
 
 
 def test_bench_refuses_before_it_measures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from mpt.config import schema
 from mpt.config._places import MIN_FREE_BYTES
 from mpt.config.check import check, check_plan, require
 from mpt.config.compose import compose
@@ -284,6 +289,24 @@ def test_the_ends_of_a_range_are_where_the_schema_says(key: str) -> None:
     cfg = compose([])
     assert check(_at(cfg, key, int(least))) == []
     assert [p.where for p in check(_at(cfg, key, int(least) - 1))] == [key]
+
+
+def test_every_number_whose_meaning_names_an_end_is_held_to_it() -> None:
+    """The meanings are the strings below the fields of schema.py: "…; ≥ 1."."""
+    groups = {name.removesuffix("Config").lower(): name for name in vars(schema) if name.endswith("Config")}
+    classes = {c.name: c for c in ast.parse(inspect.getsource(schema)).body if isinstance(c, ast.ClassDef)}
+    told = {}
+    for group, name in groups.items():
+        for field, said in pairwise(classes[name].body):
+            if isinstance(field, ast.AnnAssign) and isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant):
+                ends = re.findall(r"[;,] (≥|>) ([\d.]+)", str(said.value.value))
+                key = ast.unparse(field.target)
+                told.update({key if group == "run" else f"{group}.{key}": ends[0]} if ends else {})
+    assert len(told) > 25
+    for key, (sign, end) in told.items():
+        kept = RANGES[key].least if sign == "≥" else RANGES[key].above
+        assert kept is not None, key
+        assert kept >= float(end), key
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,40 @@ def test_a_runs_predicted_peak_is_the_measured_one(net: str, precision: str, tmp
         ["optimizer=adagrad", "trainer.clip_norm=1"],
         ["trainer.accumulate=3", "trainer.ema_decay=0.9"],
         ["trainer.channels_last=false", "precision=fp16", "trainer.accumulate=2"],
+        ["optimizer.fused=false", "precision=bf16_true"],
     ],
     ids=" ".join,
 )
 def test_optimizers_accumulation_and_averages_are_predicted_too(words: list[str], tmp_path: Path) -> None:
     found = run(tmp_path, *TINY["small_cnn"], *words).summary["memory"]
+    assert found["predicted_peak_bytes"] == pytest.approx(found["peak_bytes"], rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("words", "copied"),
+    [
+        (["trainer.eval_every=3", "checkpoint.every=3"], False),
+        (["trainer.eval_every=1", "checkpoint.every=9"], True),
+        (["trainer.eval_every=1", "checkpoint.every=0"], False),
+        (["trainer.eval_every=0", "checkpoint.every=9"], False),
+        (["trainer.eval_every=0", "checkpoint.every=9", "guard.spike=rollback"], True),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else str(x),
+)
+def test_the_copy_that_a_save_beside_steps_takes_is_predicted_where_there_is_one(
+    words: list[str], copied: bool, tmp_path: Path
+) -> None:
+    found = run(tmp_path, *TINY["mlp"], "data.batch_size=64", *words).summary["memory"]
+    assert bool(found["snapshot_bytes"]) is copied
+    # What a checkpoint holds besides tensors of the model are states of random generators: 15 kB.
+    assert found["predicted_peak_bytes"] == pytest.approx(found["peak_bytes"], abs=2**14)
+
+
+def test_skipped_steps_hold_no_more_than_is_predicted(tmp_path: Path) -> None:
+    words = ("precision=fp16", "scaling.init_scale=1e30", "scaling.max_scale=1e30", "guard.skips=off")
+    done = Done(tmp_path / "run", *TINY["mlp"], *words, "trainer.max_steps=3", "trainer.predict=true", code=3)
+    found = done.summary["memory"]
+    assert done.summary["skipped"] == 3
     assert found["predicted_peak_bytes"] == pytest.approx(found["peak_bytes"], rel=0.005)
 
 
