@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,10 +55,17 @@ def make_engine(run: Parts, steps: int = BLOCK) -> Engine:
 
 
 def _compiled(model: nn.Module, device: str, *, graphs: bool) -> Callable[[Tensor], Any]:
+    if device != "cuda":
+        logging.getLogger("torch.utils.cpp_extension").addFilter(_is_of_use)
     torch.compiler.reset()  # an earlier job's graphs would count against this one's limit of recompilations
     if not (graphs and device == "cuda"):
         return torch.compile(model)
     return replayed(torch.compile(model, mode="reduce-overhead"))
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Not what the compiler says of a CUDA compiler that it found where the run is on another device."""
+    return not str(record.msg).startswith("No CUDA runtime is found")
 
 
 def replayed(forward: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:

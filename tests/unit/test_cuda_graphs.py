@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,10 @@ GRAPHS = ("trainer.cuda_graphs=true", "trainer.compile=true", "model=mlp", "mode
         (("trainer.compile=false",), "add trainer.compile=true"),
         (("trainer.accumulate=2",), "overwrite the gradients"),
         (("device=cpu",), "only CUDA has graphs"),
+        (
+            ("trainer.checkpoint_activations=['[13]']",),
+            "computed again are not recorded(.|\n)*leave trainer.cuda_graphs",
+        ),
     ],
 )
 def test_what_can_not_be_replayed_is_refused_with_the_next_move(words: tuple[str, ...], told: str) -> None:
@@ -53,6 +58,21 @@ def test_the_compiler_records_graphs_on_cuda_only(
     monkeypatch.setattr("mpt.train.engine.Rates", lambda *of: None)
     make_engine(run)
     assert asked == [mode]
+
+
+def test_a_cuda_compiler_without_a_gpu_is_not_told_of_by_a_run_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torchs = logging.getLogger("torch.utils.cpp_extension")
+    monkeypatch.setattr(torchs, "filters", [])
+    monkeypatch.setattr(torchs, "propagate", True)
+    monkeypatch.setattr(torch, "compile", lambda model, mode=None: model)
+    for _ in range(2):
+        make_engine(build(compose([*GRAPHS[1:], "data.limit=64", "device=cpu"])))
+    torchs.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local")
+    torchs.warning("the compiler is too old")
+    assert [record.getMessage() for record in caplog.records] == ["the compiler is too old"]
+    assert len(torchs.filters) == 1
 
 
 def test_each_forward_begins_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
