@@ -114,12 +114,13 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class Audit:
-    """Planned against observed formats of a whole model."""
+    """Planned against observed formats of a whole model; `misfits` are the notes on numbers that a format lost."""
 
     verdict: Literal["match", "differs"]
     rows: tuple[AuditRow, ...]
     loss_format: str
     notes: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
 
 
 class StepRow(NamedTuple):

@@ -106,7 +106,8 @@ class _Planned:
     def _compute(self, name: str, module: nn.Module, kind: str) -> tuple[str, Any, str]:
         rule = self._rules.get(name)
         if self._inside[name] == "float32" and self._cfg.compute != "float32":
-            return "float32", "native", f"kept float32 by the rule `{_told(rule)}`"
+            by = "norm is kept in float32" if rule is None else f"kept float32 by the rule `{_told(rule)}`"
+            return "float32", "native", by
         if name in self.attending:
             label = self.attending[name].label
             return label, "emulated", f"attends with operands {label}, sums and softmax float32, straight-through"
@@ -160,6 +161,5 @@ class _Planned:
         return "float32" if id(p) in self._float32 else self._cfg.param
 
 
-def _told(rule: LayerRule | None) -> str:
-    assert rule is not None, "a module leaves the policy's format only by a rule"
+def _told(rule: LayerRule) -> str:
     return rule.match if rule.type is None else f"{rule.match} ({rule.type})"

@@ -82,7 +82,8 @@ class Auditor:
         loss = self._observer.loss_format
         agrees = all(row.matches for row in rows) and loss in ("float32", "-")
         notes = () if loss in ("float32", "-") else (f"the loss was {loss}, not float32",)
-        return Audit("match" if agrees else "differs", tuple(rows), loss, notes)
+        misfits = self._observer.misfits.told
+        return Audit("match" if agrees else "differs", tuple(rows), loss, (*notes, *misfits), misfits)
 
     def _judge(self, name: str, module: nn.Module, seen: Seen) -> AuditRow:
         row = self._rows.get(name)

@@ -14,6 +14,7 @@ from mpt.precision.flops import flops
 from mpt.precision.kept import Kept
 from mpt.precision.live import LiveBytes
 from mpt.precision.low.native import native_label
+from mpt.precision.misfits import Misfits
 from mpt.precision.nested import tensors
 from mpt.precision.owners import Labels, Owners, Phase
 from mpt.precision.switches import tfloat32_allowed
@@ -88,6 +89,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: defaultdict[str, Seen] = defaultdict(Seen)
         self.live = LiveBytes()
+        self.misfits = Misfits()
         self.activation_bytes = 0
         self.loss_format = "-"
         self.flops: Counter[str] = Counter()
@@ -130,6 +132,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.emulating:
             self._count(func, args, "")
         name, phase = self._owners.of(node)
+        if phase == "forward" and not self.emulating:
+            self.misfits.watch(func, args, kwargs, out, name)
         if name is not None and not self.emulating:
             if not (self._kept.owns(node) and _multiplies_float32(func, args)):
                 self._record(self.seen[name], phase, func, args, out)
@@ -144,6 +148,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dtypes = {_format(t) for t in multiplied(func, args)}
         seen.gemms[phase] |= {compute} if compute == "tfloat32" else dtypes
         seen.emulated = True
+        self.misfits.product = func.overloadpacket.__name__
         self._count(func, args, compute)
 
     def holds(self, x: Tensor, label: str) -> None:

@@ -15,6 +15,8 @@ _NORMS = (
     nn.CrossMapLRN2d,
 )
 
+_KERNELS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""Norms whose statistics are float32 in any format."""
 
 _MULTIPLY = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 
@@ -51,6 +53,11 @@ def is_norm(module: nn.Module) -> bool:
     if "norm" not in type(module).__name__.lower():
         return False
     return not any(True for _ in module.children()) and all(p.dim() <= 1 for p in module.parameters(recurse=False))
+
+
+def computes_norm_itself(module: nn.Module) -> bool:
+    """Whether its norm is ops of its own, which overflow in half (a square past 65504), and none of torch's kernels."""
+    return is_norm(module) and not isinstance(module, _KERNELS)
 
 
 def is_batch_norm(module: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from mpt.errors import PrecisionError, Problem
-from mpt.precision.roles import multiplies, running_modules
+from mpt.precision.roles import computes_norm_itself, multiplies, running_modules
 from mpt.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -34,9 +34,13 @@ def matched(model: nn.Module, cfg: PrecisionConfig) -> dict[str, LayerRule]:
 
 
 def formats_inside(model: nn.Module, cfg: PrecisionConfig) -> dict[str, str]:
-    """What the GEMMs of each module compute in."""
+    """What each module computes in: as a rule says; float32 for norms that are no kernel of torch's; the policy's."""
     rules = matched(model, cfg)
-    return {name: rules[name].format if name in rules else cfg.compute for name, _ in running_modules(model)}
+    norms = "float32" if "norm" in cfg.keep and cfg.compute in ("float16", "bfloat16") else cfg.compute
+    return {
+        name: rules[name].format if name in rules else norms if computes_norm_itself(module) else cfg.compute
+        for name, module in running_modules(model)
+    }
 
 
 def changes_of_format(model: nn.Module, cfg: PrecisionConfig) -> dict[str, str]:

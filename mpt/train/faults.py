@@ -10,6 +10,7 @@ from torch import nn
 
 import mpt
 from mpt.errors import ExitCode, first_line
+from mpt.train.known import known
 from mpt.train.progress import Ending
 from mpt.usercode import FAULTS
 
@@ -50,17 +51,25 @@ def ending_of(error: BaseException) -> Ending | None:
         return Ending("FAILED", ExitCode.FAULT, f"out of memory: {first_line(error)}; {hint}")
     if isinstance(error, torch.AcceleratorError):
         return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")
+    if isinstance(error, RuntimeError) and known(str(error)) and not line_of(error):
+        shown = f"the model failed: {first_line(error)}; {known(str(error))}. resume=auto goes on"
+        return Ending("FAILED", ExitCode.FAULT, shown)
     where = line_of(error) if isinstance(error, (*FAULTS, SystemExit, StopIteration)) and _from_outside(error) else ""
     if where:
-        shown = f"{type(error).__name__}: {error}"
+        shown = "; ".join(filter(None, (f"{type(error).__name__}: {error}", known(str(error)))))
         return Ending("FAILED", ExitCode.FAULT, f"the user's code failed in {where}: {shown}. resume=auto goes on")
     return None
 
 
 def _from_outside(error: BaseException) -> bool:
-    """Whether the innermost frame that is no library's is not mpt's either."""
+    """Whether the innermost frame that is no library's is not mpt's either; a mode that an op of theirs passed through
+    on its way to torch, which refused it, does not count."""
     source = error.__cause__ or error
-    frames = [f for f in traceback.extract_tb(source.__traceback__) if not _library(f.filename)]
+    every = traceback.extract_tb(source.__traceback__)
+    if every and _library(every[-1].filename):
+        modes = [i for i, f in enumerate(every) if f.name in ("__torch_dispatch__", "__torch_function__")]
+        every = traceback.StackSummary.from_list(every[: modes[0]] if modes else every)
+    frames = [f for f in every if not _library(f.filename)]
     return bool(frames) and not frames[-1].filename.startswith(_OURS)
 
 

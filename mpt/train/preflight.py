@@ -15,10 +15,12 @@ from mpt.build import Run
 from mpt.errors import ModelError, MptError, Problem
 from mpt.plan.mfu import Work
 from mpt.precision.audit import Auditor
+from mpt.precision.misfits import shown
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.buffers import Buffers
 from mpt.train.faults import line_of, module_of, out_of_memory
+from mpt.train.known import known
 from mpt.train.parts import cut, smaller, undo
 from mpt.train.step import start_backward
 from mpt.types import Audit, Batch
@@ -50,7 +52,7 @@ class Preflight:
             lines += [f"  {r.name}: planned {r.planned}, saw {', '.join(r.forward + r.backward)}" for r in wrong[:5]]
         if self.idle_weights:
             lines.append(f"{len(self.idle_weights)} weights got no gradient: {', '.join(self.idle_weights[:3])}, …")
-        return lines
+        return lines + [f"in {told}" for told in shown(self.audit.misfits)]
 
 
 def preflight(run: Run, buffers: Buffers, memory: MemoryMeter, batch: Batch) -> Preflight:
@@ -150,7 +152,8 @@ def _explained(run: Run, batch: Batch) -> Iterator[None]:
         shown = f"{type(error).__name__}: {error}"
         what = f"failed on its first batch, inputs {tuple(batch.inputs.shape)} {batch.inputs.dtype}: {shown}"
         where = line_of(error) or module_of(error, run.model)
-        raise ModelError(Problem(f"model={choice}", what, f"raised in {where}")) from error
+        hint = "; ".join(filter(None, (known(str(error)), f"raised in {where}")))
+        raise ModelError(Problem(f"model={choice}", what, hint)) from error
 
 
 def _refuse_what_can_not_be_updated(choice: str, model: nn.Module, before: dict[str, torch.dtype]) -> None:

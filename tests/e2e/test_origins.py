@@ -77,3 +77,20 @@ def test_looking_for_an_origin_alters_no_bit_of_the_run(tmp_path: Path) -> None:
     assert len(each.events("nonfinite_forward")) == once.summary["skipped"] > 1
     assert [row["loss"] for row in once.steps] == [row["loss"] for row in each.steps]
     assert once.summary["final"] == each.summary["final"]
+
+
+@pytest.mark.parametrize(
+    ("body", "precision", "helps"),
+    [
+        ("h - self.__dict__.setdefault('kept', [h.mean(0)])[0]", "bf16", "keep `.detach()` of it"),
+        ("h.masked_fill(h > 0, -1e9 if STEPS.append(0) or len(STEPS) > 4 else 0)", "fp16", "torch.finfo(x.dtype).min"),
+    ],
+    ids=["kept_graph", "mask"],
+)
+def test_a_fault_of_the_model_after_the_dry_pass_is_no_bug_of_mpts(
+    body: str, precision: str, helps: str, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text("STEPS = []\n" + NET.format(body=body))
+    done = Done(tmp_path / "r", *CUSTOM, f"model.path={tmp_path / 'net.py'}:make", f"precision={precision}", code=5)
+    assert helps in done.summary["reason"]
+    assert (done.folder / "FAILED").exists()

@@ -6,6 +6,7 @@ from typing import Any
 
 from mpt.train.guards._base import Guard, cause
 from mpt.types import StepRow
+from mpt.units import counted
 
 
 class Skips(Guard):
@@ -30,7 +31,8 @@ class Skips(Guard):
         """Why the steps up to `row` were skipped, and what would help."""
         streak, strategy = self.memory["streak"], self.facts.strategy
         total = row.step - row.update - self.facts.undone()
-        head = f"{streak} steps in a row were skipped, up to step {row.step} ({total} of all {row.step})"
+        in_a_row = f"{counted(streak, 'step')} in a row {'was' if streak == 1 else 'were'} skipped"
+        head = f"{in_a_row}, up to step {row.step} ({total} of all {row.step})"
         if cause(row) == "nonfinite_loss":
             last = "use precision=bf16" if self.facts.float16 else "look for an unsafe operation in the model"
             return (
