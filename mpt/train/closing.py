@@ -20,7 +20,7 @@ def last_lines(course: Course, ending: Ending, run_dir: Path, argv: list[str]) -
     """For the terminal; the record has it all."""
     yield f"{ending.status}: {ending.reason}"
     yield ", ".join(_reached(course, ending))
-    yield from vanished(course.progress)
+    yield from vanished(course)
     data, skipped = course.run.data, course.run.data.skipped
     if skipped:
         more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""

@@ -27,8 +27,8 @@ def locate(run: Run, buffers: Buffers, step: int) -> dict[str, Any]:
     (`origin`, None where they were given), and the samples concerned (indices into the training set);
     `{"module": None}` where every output and loss is finite now. Leaves no trace.
     """
-    with torch.no_grad(), _no_trace(run, buffers):
-        for micro, batch in _window(run, step):
+    with torch.no_grad(), no_trace(run, buffers):
+        for micro, batch in window(run, step):
             with Origins(run.model) as origins, _watched(run.model) as seen:
                 with run.policy.forward():
                     output = run.model(batch.inputs)
@@ -41,17 +41,13 @@ def locate(run: Run, buffers: Buffers, step: int) -> dict[str, Any]:
 def locate_backward(run: Run, buffers: Buffers, step: int) -> Origin | None:
     """The op to which non-finite gradients of attempt `step` go back at a loss scale of 1; None where all are finite
     at that scale, were given, or there is no memory to look. The gradients that weights have now stay."""
-    kept = [(weight, weight.grad) for weight in run.policy.weights]
     try:
-        with _no_trace(run, buffers):
-            return next((o for _, batch in _window(run, step) if (o := _backward(run, batch)) is not None), None)
+        with kept_grads(run), no_trace(run, buffers):
+            return next((o for _, batch in window(run, step) if (o := _backward(run, batch)) is not None), None)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         return None
-    finally:
-        for weight, grad in kept:
-            weight.grad = grad
 
 
 def _backward(run: Run, batch: Batch) -> Origin | None:
@@ -69,7 +65,7 @@ def _backward(run: Run, batch: Batch) -> Origin | None:
     return found
 
 
-def _window(run: Run, step: int) -> Iterator[tuple[int, Batch]]:
+def window(run: Run, step: int) -> Iterator[tuple[int, Batch]]:
     """The micro-batches of attempt `step`, each with its number."""
     length = run.plan.length
     first = (step - 1) * length.accumulate
@@ -78,7 +74,18 @@ def _window(run: Run, step: int) -> Iterator[tuple[int, Batch]]:
 
 
 @contextmanager
-def _no_trace(run: Run, buffers: Buffers) -> Iterator[None]:
+def kept_grads(run: Run) -> Iterator[None]:
+    """The gradients that weights have now are theirs afterwards."""
+    kept = [(weight, weight.grad) for weight in run.policy.weights]
+    try:
+        yield
+    finally:
+        for weight, grad in kept:
+            weight.grad = grad
+
+
+@contextmanager
+def no_trace(run: Run, buffers: Buffers) -> Iterator[None]:
     """Buffers and random states are afterwards what they were."""
     state = rng.capture(run.device)
     buffers.keep()

@@ -8,6 +8,8 @@ from torch import Tensor
 from mpt.build import Run
 from mpt.telemetry.history import read
 from mpt.train.progress import Progress
+from mpt.train.state import Course
+from mpt.train.underflow import underflow_share
 
 MOSTLY = 0.5
 """Share of gradients that are exactly 0 from which on it is not only units that are switched off."""
@@ -53,11 +55,30 @@ class Losses:
             self._zeros = []
 
 
-def vanished(progress: Progress) -> list[str]:
-    """What the user is told at the end where most gradients became 0."""
-    shares = progress.zero_grad_share
-    share = sum(shares) / len(shares) if shares else 0.0
-    if share < MOSTLY:
-        return []
-    hint = "numerics=light shows where, and mpt report RUN_DIR --advise-scaling which scale they need"
-    return [f"{share:.1%} of the gradients became 0 in float16: too small for it. Use scaling=dynamic; {hint}"]
+def measure_underflow(course: Course) -> None:
+    """At the end of a run most of whose gradients were 0: whether they are too small, or 0 whatever the scale."""
+    progress, run = course.progress, course.run
+    if run.cfg.optimizer.name != "lbfgs" and _mean(progress.zero_grad_share) >= MOSTLY and course.history.totals.step:
+        course.underflow_share = underflow_share(run, course.engine.buffers, course.history.totals.step)
+
+
+def vanished(course: Course) -> list[str]:
+    """What the user is told at the end where most gradients became 0, or most updates changed nothing."""
+    progress, cfg = course.progress, course.run.cfg
+    lines = []
+    if (course.underflow_share or 0.0) >= MOSTLY:
+        way = "a larger scaling.init_scale" if cfg.scaling.name not in ("none", "static") else "scaling=dynamic"
+        hint = "numerics=light shows where, and mpt report RUN_DIR --advise-scaling which scale they need"
+        what = f"{course.underflow_share:.1%} of the gradients became 0 in float16: too small for it"
+        lines.append(f"{what}. Use {way}; {hint}")
+    lost, stored = _mean(progress.lost_update_share), cfg.precision.param
+    if lost >= MOSTLY and cfg.precision.options.get("update_rounding") != "stochastic":
+        way = "precision=fp16_master" if stored == "float16" else "precision=bf16_split"
+        more = ", precision.update_rounding=stochastic" if stored == "bfloat16" else ""
+        what = f"{lost:.1%} of the updates left their {stored} weights as they were: too small beside them"
+        lines.append(f"{what}. Use {way}{more} or a larger optimizer.lr")
+    return lines
+
+
+def _mean(shares: list[float]) -> float:
+    return sum(shares) / len(shares) if shares else 0.0

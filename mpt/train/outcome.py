@@ -93,6 +93,9 @@ def _extras(course: Course, seen: Preflight, saves: SaveCosts) -> Extras:
     more: dict[str, Any] = {
         "losses_of_precision": {
             "zero_grad_share": _mean(progress.zero_grad_share, _why_not(cfg.precision.compute != "float16", "float16")),
+            "underflow_share": _or_why(
+                course.underflow_share, "less than half of the gradients that were looked at were 0"
+            ),
             "lost_update_share": _mean(
                 progress.lost_update_share, _why_not(not run.policy.lost_updates.active, "half")
             ),
@@ -133,6 +136,10 @@ def _utilisation(course: Course, seen: Preflight) -> dict[str, Any]:
 
 def _why_not(does_not_apply: bool, what: str) -> str:
     return f"nothing is stored or computed in {what}" if does_not_apply else "no step that was looked at was applied"
+
+
+def _or_why(value: float | None, why_not: str) -> float | Unmeasured:
+    return Unmeasured(why_not) if value is None else value
 
 
 def _mean(shares: list[float], why_not: str) -> float | Unmeasured:

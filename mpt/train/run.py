@@ -31,6 +31,7 @@ from mpt.train.closing import last_lines
 from mpt.train.faults import ending_of
 from mpt.train.host import on_host
 from mpt.train.loop import Loop
+from mpt.train.lost import measure_underflow
 from mpt.train.outcome import summarize
 from mpt.train.preflight import Preflight
 from mpt.train.products import cpu_products
@@ -83,6 +84,8 @@ def _train(
                 return loop.run()
 
         ending = _ending(go, writer)
+        if ending.status in ("done", "diverged"):
+            measure_underflow(course)
         try:
             writer.json("summary", summarize(course, ending, seen, memory, saver.costs))
             writer.finish(ending.marker, ending.reason)

@@ -36,6 +36,8 @@ class Course:
     clock: Clock
     energy: EnergyMeter
     progress: Progress
+    underflow_share: float | None = None
+    """Of gradients that are not 0 at any scale; measured at the end where most were 0."""
 
 
 def capture(course: Course, offset: dict[str, int]) -> dict[str, Any]:

@@ -70,7 +70,11 @@ def _verdict(run: RunData) -> str:
 def _losses(run: RunData) -> list[tuple[str, str]]:
     """What low precision cost: shares of gradients that became zero, of updates that changed nothing."""
     lost = get(run.summary, "losses_of_precision")
-    titles = (("zero_grad_share", "gradients that became zero"), ("lost_update_share", "updates lost to rounding"))
+    titles = (
+        ("zero_grad_share", "gradients that are zero"),
+        ("underflow_share", "gradients that became zero by underflow"),
+        ("lost_update_share", "updates lost to rounding"),
+    )
     return [(title, f"{value:.2%}") for key, title in titles if (value := number(lost, key)) is not None]
 
 
@@ -119,7 +123,7 @@ def _formats(value: object) -> str:
 def _notes(run: RunData) -> list[tuple[Tone, str]]:
     notes: list[tuple[Tone, str]] = []
     told = [note for source in (run.audit.get("notes"), get(run.plan, "notes")) for note in _sentences(source)]
-    vanished = number(run.summary, "losses_of_precision", "zero_grad_share")
+    vanished = number(run.summary, "losses_of_precision", "underflow_share")
     if vanished is not None and vanished >= _MOSTLY:
         why = "too small for float16: use scaling=dynamic, or another scale (--advise-scaling with numerics=light)"
         notes.append(("bad", f"{vanished:.1%} of the gradients became 0, {why}"))
