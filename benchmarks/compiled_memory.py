@@ -13,7 +13,7 @@ from predicted_memory import MEDIAN_PERCENT, WORST_PERCENT, compared
 PRECISIONS = ("fp32", "bf16")
 WHAT = (
     "|predicted / measured - 1| of `mpt train`'s summary with trainer.compile=true on a CPU (torch's allocator in "
-    f"a profiled step, kernels' workspace among them), predicted from the compiler's own code on fake tensors; "
+    f"a profiled step, but workspace of its own kernels), predicted from the compiler's own code on fake tensors; "
     f"{', '.join(SIX)}; {', '.join(PRECISIONS)}"
 )
 

@@ -37,7 +37,7 @@ ROWS = {
     23: "kept_memory.py",
     24: "compiled_memory.py",
 }
-LIMIT_S = 300
+LIMIT_S = 600
 """A row that takes longer than this is stopped, and said to have failed."""
 
 

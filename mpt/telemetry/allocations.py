@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._profiler import _EventType
@@ -14,15 +14,17 @@ from torch._C._profiler import _EventType
 from mpt.telemetry.profile import profiler
 
 _UNSEEN = "mpt: not followed"
+_LIBRARY = "aten::"
 _C10 = Path(torch.__file__).parent / "lib" / "libc10.so"
 _ERRORS = 2
 """Level of torch's C++ logger above warnings. Source: torch, c10/util/logging_is_not_google_glog.h."""
 
 
 class AllocationMeter:
-    """Follows each block from its making until it is freed; kernels' workspace is among them.
+    """Follows each block from its making until it is freed.
 
-    `peak_bytes` is known once it was left. Blocks from before are not counted, nor what other threads take.
+    `peak_bytes` is known once it was left. Not counted: blocks from before, what other threads take, and what an op of
+    torch's takes and gives back (workspace), as StorageMeter does not see it.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class AllocationMeter:
         self._profiler.stop()
         self._quiet.__exit__(*error)
         blocks = _blocks(self._profiler.profiler.kineto_results.experimental_event_tree())
-        self.peak_bytes = _peak(sorted(blocks, key=lambda block: block[0]))
+        self.peak_bytes = _peak(_in_order(blocks))
 
 
 @contextmanager
@@ -63,16 +65,41 @@ def _without_warnings() -> Iterator[None]:
         level.value = before
 
 
-def _blocks(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
-    """When, where, and how many bytes: fewer than 0 where they are given back. Units: ns."""
+class _Block(NamedTuple):
+    """Given, or with fewer than 0 bytes taken back. Units: ns."""
+
+    at: int
+    address: int
+    size: int
+
+
+def _blocks(events: Iterable[Any]) -> Iterator[_Block]:
+    """Of these events and those inside them; of a library's op those that outlive it, and what it gives back."""
     for event in events:
         if event.tag == _EventType.Allocation:
-            yield event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size
-        if event.name != _UNSEEN:
+            yield _Block(event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size)
+        elif event.name.startswith(_LIBRARY):
+            yield from _outliving(_in_order(_blocks(event.children)))
+        elif event.name != _UNSEEN:
             yield from _blocks(event.children)
 
 
-def _peak(blocks: Iterable[tuple[int, int, int]]) -> int:
+def _outliving(blocks: Iterable[_Block]) -> Iterator[_Block]:
+    """Without those that are given and taken back among them."""
+    own: dict[int, _Block] = {}
+    for block in blocks:
+        if block.size > 0:
+            own[block.address] = block
+        elif own.pop(block.address, None) is None:
+            yield block
+    yield from own.values()
+
+
+def _in_order(blocks: Iterable[_Block]) -> list[_Block]:
+    return sorted(blocks, key=lambda block: block.at)
+
+
+def _peak(blocks: Iterable[_Block]) -> int:
     live: dict[int, int] = {}
     held = peak = 0
     for _, address, size in blocks:

@@ -32,7 +32,7 @@ _TENSORS = (
 )
 _BLOCKS = (
     "blocks: exact sizes of what lasts and of a batch, plus the largest sum of blocks that torch's allocator gave in "
-    "one profiled step, kernels' own workspace among them"
+    "one profiled step; workspace of torch's own kernels is only in rss_peak_bytes"
 )
 _IN_KERNELS = Unmeasured("the model is compiled: what its forward keeps can't be told from what it works with")
 _NOT_STEPPED = Unmeasured("no compiled step was observed")
