@@ -34,7 +34,9 @@ def read_weights(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], list[
     for change in (_without_prefix, _without_pieces, _without_prefix):
         tensors, removed = change(tensors, want)
         told += [f"`{removed}` is no part of the names of weights: removed from them"] if removed else []
-    return tensors | dict(_implied(tensors, want)), told
+    wrapped, added = _with_prefix(tensors, want)
+    told += [f"`{added}` is part of this model's names: put before those of the file"] if added else []
+    return wrapped | dict(_implied(wrapped, want)), told
 
 
 def _implied(tensors: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -101,6 +103,13 @@ def _without_prefix(tensors: dict[str, Tensor], want: Mapping[str, Tensor]) -> t
     while prefix := next((p for p in WRAPPERS if _all_begin(tensors, p) and not _all_begin(want, p)), ""):
         tensors, removed = {n.removeprefix(prefix): t for n, t in tensors.items()}, removed + prefix
     return tensors, removed
+
+
+def _with_prefix(tensors: dict[str, Tensor], want: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    """The names of a wrapped model, where the file's are those of what is inside it."""
+    added = next((p for p in WRAPPERS if _all_begin(want, p) and not _all_begin(tensors, p)), "")
+    fits = added and {added + name for name in tensors} & want.keys()
+    return ({added + name: t for name, t in tensors.items()}, added) if fits else (tensors, "")
 
 
 def _without_pieces(tensors: dict[str, Tensor], want: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:

@@ -47,6 +47,12 @@ def tensor_of(value: Any) -> Tensor:
     return torch.as_tensor(array if array.flags.writeable else array.copy())
 
 
+def _kind(x: Tensor) -> str:
+    """Shape and format, as a message has them: images are H,W,C here and C,H,W at their owner's."""
+    shape = tuple(x.shape) if x.ndim < 3 else (x.shape[2], *x.shape[:2])
+    return f"{'×'.join(map(str, shape))} of {str(x.dtype).removeprefix('torch.')}"
+
+
 class DatasetReader:
     """Samples of the user's data set. Shapes: images H,W,C and 0-dim labels, or L and L for tokens."""
 
@@ -54,6 +60,7 @@ class DatasetReader:
 
     def __init__(self, dataset: Dataset[Any], n: int, classes: int) -> None:
         self._dataset, self._n, self._classes = dataset, n, classes
+        self._first: str | None = None
 
     def __len__(self) -> int:
         return self._n
@@ -74,8 +81,12 @@ class DatasetReader:
         return f"sample {index} of data.path"
 
     def look(self, index: int) -> tuple[str, ...]:
-        """Nothing but whether the numbers are finite. Raises: ValueError where they are not."""
+        """Whether the numbers are finite, and lie beside those of the first sample. Raises: ValueError where not."""
         inputs = self.read(index, np.random.Philox(0)).inputs
+        if self._first is None:
+            self._first = _kind(inputs if index == 0 else self.read(0, np.random.Philox(0)).inputs)
+        if _kind(inputs) != self._first:
+            raise ValueError(f"its inputs are {_kind(inputs)}, those of sample 0 are {self._first}")
         if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
             raise ValueError(f"{int((~inputs.isfinite()).sum())} of {inputs.numel()} numbers are not finite")
         return ()

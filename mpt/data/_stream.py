@@ -160,7 +160,8 @@ class StreamSource:
             name, why = packed.faults[0]
             hint = "repair or remove it, or use data.on_error=skip"
             raise RunFault(Problem(name, f"can't be read: {why}", hint))
-        self.skipped += [name for name, _ in packed.faults if name not in self.skipped]
+        # One file may have been met several times in a batch, as what would have replaced its neighbours.
+        self.skipped += [name for name in dict.fromkeys(n for n, _ in packed.faults) if name not in self.skipped]
         self._count(packed.changed, self._n if of_eval else 0)
         if packed.inputs is None or packed.targets is None:
             return None

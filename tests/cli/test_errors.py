@@ -81,6 +81,7 @@ def test_cross_field_problems_are_told_at_once(capsys: pytest.CaptureFixture[str
         (["train", "--package", "model"], "--package: does nothing here"),
         (["train", "precision.layers={match: x}"], "hint: it is a list: precision.layers=[{match: x}]"),
         (["train", "model=custom", "model.kwargs=[1]"], "hint: it is a mapping: model.kwargs={key: value}"),
+        (["train", "precision=[fp16,bf16]"], "several are a sweep: -m precision=fp16,bf16"),
         (["train", "precision:bf16"], "did you mean `precision=bf16`?"),
         (["train", "precision==bf16"], "precision: has two `=`\n  hint: did you mean `precision=bf16`?"),
         (

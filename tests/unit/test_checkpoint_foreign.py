@@ -139,3 +139,12 @@ def test_a_run_is_not_resumed_from_weights_alone_nor_from_a_run_that_saved_nothi
         path.rename(tmp_path / path.name)
     with pytest.raises(CheckpointError, match="is a run that saved no checkpoint"):
         Done(tmp_path / "b", *TINY, f"resume={unsaved}")
+
+
+def test_a_wrapped_model_takes_the_weights_of_what_is_inside(net: Net, tmp_path: Path) -> None:
+    torch.save(renamed(net, ""), tmp_path / "w.pt")
+    wrapped = nn.Sequential()
+    wrapped.add_module("model", net)
+    assert assert_read(tmp_path / "w.pt", wrapped) == [
+        "`model.` is part of this model's names: put before those of the file"
+    ]

@@ -286,3 +286,20 @@ def test_samples_that_do_not_lie_side_by_side_are_named(odd: torch.Tensor, told:
     source = datasets(data_config("custom", batch_size=8), {"train": mixed, "eval": mixed, "classes": 1})
     with pytest.raises(RunFault, match=rf"samples (\d and 5|5 and \d): .*{told}"):
         next(source.train(0))
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        (torch.zeros(1, 8, 9), "its inputs are 1×8×9 of float32, those of sample 0 are 1×8×8 of float32"),
+        (torch.zeros(1, 8, 8, dtype=torch.uint8), "its inputs are 1×8×8 of uint8"),
+    ],
+)
+def test_a_check_finds_samples_that_do_not_lie_beside_the_others(
+    odd: torch.Tensor, told: str, data_config: Config
+) -> None:
+    mixed = Mixed(torch.zeros(1, 8, 8), odd)
+    source = datasets(data_config("custom"), {"train": mixed, "eval": mixed, "classes": 1})
+    faults = [(look.name, look.wrong) for look in source.examine() if look.wrong]
+    assert [name for name, _ in faults] == ["sample 5 of data.path"] * 2
+    assert all(told in str(fault) for _, fault in faults)

@@ -446,3 +446,12 @@ def test_a_class_folder_that_can_not_be_listed_is_told_before_anything_starts(
     assert "Permission denied" in problem.what
     with pytest.raises(DataError, match="Permission denied"), opened(folder()):
         pass
+
+
+def test_files_met_again_while_replacing_are_counted_once(folder: Config, tree: Path) -> None:
+    broken = sorted((tree / "train" / "a").iterdir())
+    for path in broken:
+        path.write_bytes(b"no image")
+    with opened(folder(on_error="skip", batch_size=64)) as source:
+        next(source.train(0))
+        assert sorted(source.skipped) == [str(path) for path in broken]

@@ -287,3 +287,23 @@ def test_stochastic_rounding_in_mxfp4_is_unbiased_but_with_floor_which_saturates
     terms = (x.double() * (got - x).double()).flatten()
     gain, sigma = terms.mean().item(), (terms.std() / len(terms) ** 0.5).item()
     assert (gain < -8 * sigma) if biased else (abs(gain) <= 4 * sigma)
+
+
+@pytest.mark.parametrize("size", [-100, -113, -120, -126, -128])
+def test_nvfp4_keeps_tensors_of_tiny_numbers_finite_and_as_exact_as_others(size: int) -> None:
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(2))
+    x[:, ::7] = 0
+    tiny = torch.ldexp(x, torch.tensor(size))
+    got = torch.ldexp(nv(tiny), torch.tensor(-size))
+    # half a step of E2M1 at its top, 1 of 6; E4M3's rounding of the scale, 1 of 16; float32's subnormal numbers
+    allowed = x.abs().view(16, 4, 16).amax(-1, keepdim=True).expand(16, 4, 16).reshape(16, 64) * (1 / 6 + 1 / 16)
+    assert ((got - x).abs() <= allowed + 2.0 ** (-148 - size)).all()
+    assert (got[:, ::7] == 0).all()
+
+
+def test_numbers_too_small_for_nvfp4_vanish() -> None:
+    assert torch.equal(nv(torch.full((2, 32), 2.0**-140)), torch.zeros(2, 32))
+    mixed = torch.full((2, 32), 2.0**-149)
+    mixed[0, 0] = 1
+    assert nv(mixed)[0, 0] == 1
+    assert nv(mixed)[1:].count_nonzero() == 0

@@ -29,7 +29,10 @@ def choice(override: Override) -> str | Problem:
     if isinstance(value, QuotedString):
         return value.text
     if isinstance(value, (list, dict)):
-        return Problem(override.key_or_group, f"got `{override.get_value_string()}`", "give one choice by its name")
+        group = override.key_or_group
+        some = f"{group}={','.join(map(str, value))}" if isinstance(value, list) and value else f"{group}=a,b"
+        hint = f"give one choice by its name; several are a sweep: -m {some}"
+        return Problem(group, f"got `{override.get_value_string()}`", hint)
     return "null" if value is None else override.get_value_string().strip()
 
 
