@@ -13,8 +13,8 @@ _EXPONENT, _MANTISSA, _SHIFT = 0x7F800000, 0x7FFFFF, 23
 _BIAS = 127
 _NAN_SCALE = 255
 _E2M1, _E4M3 = format_of("e2m1"), format_of("e4m3")
-_SMALLEST_WHOLE = 2.0**-126
-"""float32's smallest normal number: whatever flushes subnormal ones computes the same."""
+_SMALLEST_WHOLE = 2.0**-127 / _E4M3.min_normal
+"""Its inverse by the smallest block scale is 2^127, which float32 has."""
 
 
 def in_blocks(x: Tensor, block: int, square: bool) -> tuple[Tensor, tuple[int, ...]]:
@@ -114,7 +114,7 @@ def quantise_nv(x: Tensor, *, square: bool = False, rounding: Rounding = "neares
     view, inside = in_blocks(x, BLOCK["nv"], square)
     largest = largest_in(view, inside).to(torch.float32)
     whole = largest.amax() / (_E4M3.max * _E2M1.max)
-    # The inverse of a smaller one is infinite, and zeros times it NaN (torchao's are); block scales take its place.
+    # With a smaller one an inverse is infinite, and zeros times it NaN (torchao's are); block scales take its place.
     whole = torch.where(whole == 0, 1.0, whole.clamp(min=_SMALLEST_WHOLE))
     scales = (largest / _E2M1.max) / whole
     scales = round_saturating_(scales.clamp_(min=_E4M3.min_normal, max=_E4M3.max), _E4M3)

@@ -11,6 +11,7 @@ from mpt.config.schema import RunConfig
 from mpt.errors import CheckpointError, Problem
 from mpt.record.folder import CHECKPOINTS, STEPS
 from mpt.train.progress import TIME_RULE
+from mpt.units import counted
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Origin:
     """`reopen` is a run folder that goes on in place; else `history` is one whose lines are copied.
 
     `rejected` names newer checkpoints that were passed over, with the reason. `finished`: the run ended for good.
+    `dropped`: recorded steps of a run that begins anew, since none of its checkpoints can be used.
     """
 
     reopen: Path | None = None
@@ -25,6 +27,15 @@ class Origin:
     history: Path | None = None
     rejected: tuple[tuple[Path, str], ...] = ()
     finished: bool = False
+    dropped: int = 0
+
+    def told(self) -> list[str]:
+        """Sentences on checkpoints that were passed over, and on what is begun anew."""
+        lines = [f"passed over {path}: {why}" for path, why in self.rejected]
+        if self.dropped:
+            what = f"{self.reopen} has no checkpoint to go on from: it begins anew"
+            lines.append(f"{what}, and its record of {counted(self.dropped, 'step')} with it")
+        return lines
 
 
 def checkpoint_dir(cfg: RunConfig, run_dir: Path) -> Path:
@@ -66,13 +77,33 @@ def _is_run(path: Path) -> bool:
 
 
 def _in_place(cfg: RunConfig, run_dir: Path) -> Origin:
-    newest, rejected = CheckpointStore(checkpoint_dir(cfg, run_dir), keep=1).newest_valid()
+    folder = checkpoint_dir(cfg, run_dir)
+    newest, rejected = CheckpointStore(folder, keep=1).newest_valid()
+    if newest is None and not rejected:
+        _refuse_elsewhere(run_dir, folder)
     if newest is None and cfg.resume != "auto":
         raise CheckpointError(
             Problem(str(run_dir), "holds no valid checkpoint", "resume=auto starts such a run from the beginning"),
             *(Problem(str(path), why) for path, why in rejected),
         )
-    return Origin(reopen=run_dir, checkpoint=newest, rejected=tuple(rejected), finished=_is_finished(run_dir))
+    dropped = 0 if newest else _recorded(run_dir)
+    return Origin(run_dir, newest, rejected=tuple(rejected), finished=_is_finished(run_dir), dropped=dropped)
+
+
+def _refuse_elsewhere(run_dir: Path, folder: Path) -> None:
+    """Raises: CheckpointError where the run's checkpoints lie in another folder than `folder`, by its own config."""
+    if not (run_dir / "config.yaml").is_file():
+        return
+    own = checkpoint_dir(saved.load(run_dir / "config.yaml"), run_dir)
+    if own.absolute() != folder.absolute() and CheckpointStore(own, keep=1).newest_first():
+        what = f"holds no checkpoint: those of this run lie in {own}"
+        raise CheckpointError(Problem(str(folder), what, f"give the run's own word: checkpoint.dir={own}"))
+
+
+def _recorded(run_dir: Path) -> int:
+    """Steps in the record."""
+    with (run_dir / STEPS).open("rb") as file:
+        return max(0, sum(1 for _ in file) - 1)
 
 
 def _is_finished(run_dir: Path) -> bool:

@@ -137,15 +137,16 @@ def _describe(
     writer.text("source.txt", source(argv))
     writer.json("audit", seen.document())
     lines = [*run.plan.lines(), *run.data.notes, *seen.lines(), *told]
-    lines += [f"passed over {path}: {why}" for path, why in start.rejected]
+    lines += start.told()
     if run.cfg.debug.inject:
         lines.append("faults are put in on purpose (debug.inject): what comes of it is no result")
     step = course.history.totals.step
     if start.checkpoint is not None:
         lines.append(f"goes on after step {step} from {start.checkpoint}")
-        writer.event("resumed", step=step, checkpoint=str(start.checkpoint), changed=told)
+        passed = start.told()
+        writer.event("resumed", step=step, checkpoint=str(start.checkpoint), changed=told, passed_over=passed)
     else:
-        writer.event("started", notes=told)
+        writer.event("started", notes=[*told, *start.told()])
     for note in run.data.notes:
         writer.event("data", note=note)
     console.start([*lines, f"record: {run_dir}"])

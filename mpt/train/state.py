@@ -206,11 +206,12 @@ def _restore_parts(run: Run, engine: Engine, state: dict[str, Any], where: str, 
     try:
         run.optimizer.load_state_dict(state["optimizer"])
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        own = f"{run.cfg.optimizer.name} with moments in {run.cfg.precision.moment}"
         if not allow_changes:
-            what = f"the checkpoint's state is not of {run.cfg.optimizer.name} as this device runs it"
+            what = f"the checkpoint's state is not of {own}, as this device runs it"
             raise CheckpointError(Problem("optimizer", what, _ALLOW)) from error
         run.optimizer.reset()
-        reset.append(f"optimizer state starts anew: the checkpoint's is not of {run.cfg.optimizer.name}")
+        reset.append(f"optimizer state starts anew: the checkpoint's is not of {own}")
     with taking("policy", where):
         if not run.policy.load_scales(state["policy"]):
             reset.append("delayed scales start anew: the checkpoint's are not of these layers")

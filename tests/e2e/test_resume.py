@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mpt.checkpoint import load
+from mpt.errors import CheckpointError
 from tests.e2e._cli import document, lines, mpt, start
 from tests.e2e._run import TINY, Done
 
@@ -141,3 +142,30 @@ def test_lines_of_the_record_that_are_lost_are_told_on_resume(
     (tmp_path / "copy" / "steps.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
     elsewhere = Done(tmp_path / "new", *words[:-1], f"resume={tmp_path / 'copy'}")
     assert "steps are lost" in elsewhere.events("resumed")[-1]["changed"][0]
+
+
+def test_a_run_whose_checkpoints_lie_elsewhere_is_not_begun_anew_over_its_record(tmp_path: Path) -> None:
+    words = (*TINY, "trainer.max_steps=4", "checkpoint.every=2", "resume=auto")
+    there = f"checkpoint.dir={tmp_path / 'there'}"
+    run = Done(tmp_path / "r", *words, there)
+    (run.folder / "DONE").unlink()
+    before = (run.folder / "steps.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=rf"those of this run lie in {tmp_path}/there\n.*{there}"):
+        Done(run.folder, *words)
+    assert (run.folder / "steps.jsonl").read_bytes() == before
+    assert Done(run.folder, *words, there).events("resumed")
+
+
+def test_a_run_that_begins_anew_for_want_of_a_checkpoint_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*TINY, "trainer.max_steps=4", "checkpoint.every=2", "resume=auto")
+    run = Done(tmp_path / "r", *words)
+    (run.folder / "DONE").unlink()
+    shutil.rmtree(run.folder / "checkpoints")
+    capsys.readouterr()
+    Done(run.folder, *words)
+    told = f"{run.folder} has no checkpoint to go on from: it begins anew, and its record of 4 steps with it"
+    assert told in capsys.readouterr().err
+    assert run.events("started")[-1]["notes"] == [told]
+    assert len(run.steps) == 4
