@@ -5,7 +5,7 @@ A sample that can't be read travels back as a note, not as an exception, which w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -133,3 +133,14 @@ def _unlike(kinds: dict[tuple[tuple[int, ...], torch.dtype], int]) -> tuple[str,
     what = "shapes" if one[0] != other[0] else "formats"
     told = [str(kind[0] if what == "shapes" else kind[1]).removeprefix("torch.") for kind in (one, other)]
     return f"samples {first} and {second}", f"samples of one batch have different {what}: {told[0]} and {told[1]}"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """`pack`, and the inputs as the model takes them."""
+
+    finish: Callable[[Tensor], Tensor]
+
+    def __call__(self, samples: list[Sample]) -> Packed:
+        packed = pack(samples)
+        return packed if packed.inputs is None else packed._replace(inputs=self.finish(packed.inputs))

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mpt.data._context import DataContext, Look
 from mpt.data._feed import FeedSettings, make_feed
 from mpt.data._order import batches_per_epoch, epoch_rows, micro_indices, rank_span
-from mpt.data._samples import Key, Looks, Packed, Reader, Samples, pack
+from mpt.data._samples import Finished, Key, Looks, Packed, Reader, Samples, pack
 from mpt.data._upload import Upload
 from mpt.errors import Problem, RunFault
 from mpt.types import Batch, DataSpec
@@ -26,12 +28,19 @@ from mpt.types import Batch, DataSpec
 LOOKED_AT = 16
 
 
-def _as_they_are(looks: list[Look]) -> list[Look]:
-    return looks
+T = TypeVar("T")
+
+
+def _as_it_is(made: T) -> T:
+    return made
 
 
 class StreamSource:
-    """Batches read by workers; `finish` turns stacked inputs on the device into what the model takes."""
+    """Batches read by workers; `finish` turns stacked inputs on the device into what the model takes.
+
+    Threads that read for a CPU finish batches themselves: the training thread would share its kernels between as many
+    threads as there are cores, all of them busy with reading, and wait for the last.
+    """
 
     def __init__(
         self,
@@ -51,19 +60,22 @@ class StreamSource:
         self._converted: dict[str, NDArray[np.bool_]] = {}
         self._n, self._n_eval = len(train), len(evaluation)
         self._batch, self._eval_batch = batch
-        self._context, self._settings, self._finish = context, settings, finish
+        self._context, self._settings = context, settings
+        on_cpu = torch.device(context.device).type == "cpu"
+        self._pack, self._finish = (Finished(finish), _as_it_is) if settings.threads and on_cpu else (pack, finish)
         self._skip = on_error == "skip"
         self._train = Samples(train, context.seed, replace=self._skip)
         # In evaluation a sample is never replaced: it would count twice.
         self._eval_samples = Samples(evaluation, context.seed, replace=False)
-        self._eval = make_feed(self._eval_samples, self._eval_keys, pack, settings, _named(evaluation))
+        self._eval = make_feed(self._eval_samples, self._eval_keys, self._pack, settings, _named(evaluation))
         self._feeds = [self._eval]
         self.batches_per_epoch = batches_per_epoch(self._n, self._batch, context.world)
         self._upload = Upload(context.device)
 
     def train(self, start: int) -> Iterator[Batch]:
         """Endless micro-batches of this rank, from micro-batch `start` of the run."""
-        feed = make_feed(self._train, lambda: self._train_keys(start), pack, self._settings, _named(self._train.reader))
+        keys, name = partial(self._train_keys, start), _named(self._train.reader)
+        feed = make_feed(self._train, keys, self._pack, self._settings, name)
         self._feeds.append(feed)
         try:
             for packed in feed:
@@ -74,7 +86,7 @@ class StreamSource:
     def batch(self, micro: int) -> Batch:
         """Micro-batch `micro` as `train(micro)` gives it first, read in this process without workers."""
         keys = next(self._train_keys(micro))
-        return self._required(pack([self._train[key] for key in keys]))
+        return self._required(self._pack([self._train[key] for key in keys]))
 
     def eval(self) -> Iterator[Batch]:
         """This rank's share of the evaluation samples, each once, unreadable ones left out where they are skipped.
@@ -119,7 +131,7 @@ class StreamSource:
         """Every sample of both parts, read in full by workers, training first."""
         for part, reader in (("train", self._train.reader), ("eval", self._eval_samples.reader)):
             keys = [range(i, min(i + LOOKED_AT, len(reader))) for i in range(0, len(reader), LOOKED_AT)]
-            feed = make_feed(Looks(reader, part), partial(map, list, keys), _as_they_are, self._settings, reader.name)
+            feed = make_feed(Looks(reader, part), partial(map, list, keys), _as_it_is, self._settings, reader.name)
             try:
                 for looks in feed:
                     yield from looks

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from PIL import Image
 from mpt.config.schema import DataConfig
 from mpt.data import _feed, _shm, image_folder
 from mpt.data._context import DataContext, DataSource
+from mpt.data._images import Normalise
 from mpt.data._order import AUGMENT, generator
 from mpt.data._tree import scan
 from mpt.errors import DataError, ExitCode, RunFault
@@ -67,6 +69,22 @@ def folder(tree: Path, data_config: Config) -> Callable[..., DataConfig]:
 
 def pixels(batches: Iterator[Batch], n: int) -> torch.Tensor:
     return torch.stack([b.inputs for b in islice(batches, n)])
+
+
+def test_threads_that_read_for_a_cpu_normalise_too(folder: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the training thread that took longer than in one: its kernels' threads wait for cores that decode."""
+    by: set[str] = set()
+    whole = Normalise.__call__
+
+    def seen(self: Normalise, raw: torch.Tensor) -> torch.Tensor:
+        by.add(threading.current_thread().name)
+        return whole(self, raw)
+
+    monkeypatch.setattr(Normalise, "__call__", seen)
+    with opened(folder(workers=2, threads="true")) as source:
+        pixels(source.train(0), 4)
+    assert by <= {"mpt-data-0", "mpt-data-1"}
+    assert by
 
 
 @pytest.mark.parametrize("start", [0, 2, 4])
