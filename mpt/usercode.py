@@ -49,7 +49,9 @@ def call(function: Callable[..., Any], path: str, key: str, kwargs: Mapping[str,
     accepted = set(_parameters(function))
     offered = {name: value for name, value in offers.items() if name in accepted}
     with explained(f"{key}=`{path}`", key.replace("path", "kwargs"), function):
-        return function(**{**offered, **kwargs})
+        return function(
+            **{**offered, **{str(name): value for name, value in kwargs.items()}}
+        )  # YAML: a name may be `nan`
 
 
 @contextmanager

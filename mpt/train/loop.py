@@ -204,6 +204,7 @@ class Loop:
         self._console.doing("evaluating")
         with self._clock.phase("eval"), ema.in_place_of_weights() if ema else nullcontext():
             metrics = evaluate(run.model, run.policy, task, run.data, precision, self._asked, self._stop.fetched)
+            self._teller.evaluation(step, metrics, precision)
         self._progress.owes_evaluation = False
         best = self._progress.judge(metrics, task.headline, task.mode, step, update)
         weights = "ema" if ema else "current"

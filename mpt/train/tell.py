@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import isfinite
 from typing import Any
 
 from mpt.config.schema import Injection
@@ -14,6 +15,7 @@ from mpt.telemetry.console import Console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.guards import Alarm, cause
 from mpt.train.locate import locate, locate_backward
+from mpt.train.locate_evaluation import locate_evaluation
 from mpt.train.overflow import count, overflow
 from mpt.train.parts import told as parts_told
 from mpt.train.state import Course
@@ -35,6 +37,7 @@ class Teller:
         self._told_unreadable = 0
         self._located: dict[int, str] = {}
         self._said: Counter[str] = Counter()
+        self._evaluation_told = ""
 
     def steps(self, rows: Sequence[StepRow], attempts: Sequence[Attempt]) -> None:
         """Tell what is to be told of these steps; the console shows the last."""
@@ -100,12 +103,13 @@ class Teller:
         return {"samples": shown, "samples_total": len(indices), "files": run.data.sample_names(shown)}
 
     def origin(self, row: StepRow) -> str:
-        """Where the inf or NaN of a skipped step come from, in a sentence; empty where that is not known.
+        """Where the inf or NaN of a skipped step, or of an evaluation after an applied one, come from, in a sentence;
+        empty where that is not known.
 
         Its weights are still those of that step: for a run that is about to end with it.
         """
         if row.applied:
-            return ""
+            return self._evaluation_told
         if cause(row) == "nonfinite_loss":
             return self._located.get(row.step) or self._locate(row)
         course = self._course
@@ -115,6 +119,22 @@ class Teller:
             return ""
         self._writer.event("nonfinite_backward", step=row.step, origin={**origin.document(), "told": origin.told()})
         return f"without any scaling, {origin.told()}"
+
+    def evaluation(self, step: int, metrics: Mapping[str, float], precision: str) -> None:
+        """An evaluation that was made; where its loss is non-finite, the samples at fault, once in a run. Its weights
+        are still in place."""
+        if isfinite(metrics["loss"]) or self._evaluation_told:
+            return
+        where = locate_evaluation(self._course.run, precision)
+        if not where:
+            return
+        self._writer.event("nonfinite_evaluation", step=step, **where)
+        why = "the batch itself has inf or nan in it" if not where["inputs_finite"] else ""
+        why = why or (where["origin"] or {"told": "the model's output has inf or nan in it"})["told"]
+        self._evaluation_told = f"evaluation samples {_few(where['samples'])}, counted from 0: {why}"
+        self._console.say(
+            f"step {step}: the evaluation's loss is {metrics['loss']}; {self._evaluation_told}", "warning"
+        )
 
     def _locate(self, row: StepRow) -> str:
         """Where the forward pass went wrong, by another one over the same batch, told and given."""

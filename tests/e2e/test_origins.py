@@ -94,3 +94,27 @@ def test_a_fault_of_the_model_after_the_dry_pass_is_no_bug_of_mpts(
     done = Done(tmp_path / "r", *CUSTOM, f"model.path={tmp_path / 'net.py'}:make", f"precision={precision}", code=5)
     assert helps in done.summary["reason"]
     assert (done.folder / "FAILED").exists()
+
+
+def test_h7_r8_a_non_finite_evaluation_names_its_samples(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    g = torch.Generator().manual_seed(0)\n"
+        "    x, y = torch.randn(200, 1, 8, 8, generator=g), torch.randint(10, (200,), generator=g)\n"
+        "    x[177] = float('nan')\n"
+        "    return {'train': (x[:100], y[:100]), 'eval': (x[100:], y[100:])}\n"
+    )
+    words = ("precision=bf16", "data=custom", f"data.path={tmp_path / 'data.py'}:make", "data.batch_size=10")
+    once = ("model.width=8", "device=cpu", "trainer.max_epochs=2")
+    run = Done(tmp_path / "r", *words, *once, code=3)
+    (where,) = run.events("nonfinite_evaluation")
+    assert (where["samples"], where["inputs_finite"]) == ([77], False)
+    assert "evaluation samples 77, counted from 0: the batch itself has inf or nan in it" in run.summary["reason"]
+
+
+def test_an_op_that_breaks_in_evaluation_only_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, "h if self.training else h / (h - h)", "precision=bf16", "trainer.max_steps=5")
+    (where,) = done.events("nonfinite_evaluation")
+    assert (where["origin"]["op"], where["origin"]["line"], where["inputs_finite"]) == ("div", "net.py:9", True)
+    assert "`div` in the model's own forward (net.py:9) made inf of a division by 0" in done.summary["reason"]

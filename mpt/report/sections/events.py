@@ -63,6 +63,14 @@ def _forward(event: dict[str, Any]) -> str:
     return f"first in {module}" if module else "in no module any more when the pass was repeated"
 
 
+def _evaluation(event: dict[str, Any]) -> str:
+    samples = event.get("samples")
+    shown = ", ".join(map(str, samples[:5])) if isinstance(samples, list) else "unknown"
+    origin = event.get("origin")
+    why = str(origin.get("told")) if isinstance(origin, dict) else "the model's output has inf or nan in it"
+    return f"samples {shown}: {why if event.get('inputs_finite') else 'the batch itself has inf or nan in it'}"
+
+
 def _guard(event: dict[str, Any]) -> str:
     return f"{event.get('guard')} ({event.get('action')}): {event.get('reason')}"
 
@@ -76,12 +84,13 @@ def _rollback(event: dict[str, Any]) -> str:
 
 _TELL: dict[str, Callable[[dict[str, Any]], str]] = {
     "injected": _injected, "nonfinite_forward": _forward, "nonfinite_backward": _forward,
-    "guard": _guard, "rollback": _rollback,
+    "nonfinite_evaluation": _evaluation, "guard": _guard, "rollback": _rollback,
 }  # fmt: skip
 _NAMES = {
     "injected": "put in on purpose",
     "nonfinite_forward": "non-finite forward pass",
     "nonfinite_backward": "non-finite gradient at any scale",
+    "nonfinite_evaluation": "non-finite evaluation",
     "guard": "guard",
     "rollback": "rollback",
 }
