@@ -56,8 +56,10 @@ class SweepFolder:
     path: Path
 
     def create(self, words: Sequence[str], config_dir: str | None, jobs: Sequence[str], axis: Sequence[str]) -> None:
-        """Write down what was asked; `jobs` are the words of each, `axis` the keys that differ but the seed."""
-        (self.path / JOBS).mkdir(parents=True, exist_ok=True)
+        """Write down what was asked; `jobs` are the words of each, `axis` the keys that differ but the seed.
+
+        Raises: ConfigError where the folder can't be made or written to.
+        """
         document = {
             "schema": SCHEMA,
             "words": list(words),
@@ -66,7 +68,12 @@ class SweepFolder:
             "axis": list(axis),
             "jobs": list(jobs),
         }
-        self._write(self.path / SWEEP, document)
+        try:
+            (self.path / JOBS).mkdir(parents=True, exist_ok=True)
+            self._write(self.path / SWEEP, document)
+        except OSError as error:
+            what = f"`{self.path}` can't be written to: {error.strerror or error}"
+            raise ConfigError(Problem("hydra.sweep.dir", what, "name another place: hydra.sweep.dir=…")) from error
 
     def asked(self) -> dict[str, Any]:
         """sweep.json. Raises: ConfigError where there is none that this version reads."""

@@ -53,6 +53,8 @@ def plan_jobs(typed: list[str], config_dir: str | None) -> list[Job]:
         raise ConfigError(*refused)
     with shared_session(config_dir) as hydra:
         rows = _rows(typed, hydra)
+        if not rows:
+            raise ConfigError(Problem("--multirun", "makes no job: a range is empty", "key=range(0,5) is 0 to 4"))
         _refuse_one_folder(typed, len(rows))
         made = [_composed(row, config_dir) for row in rows]
     # resume=auto looks into each job's own folder; elsewhere the folder is one that is not there yet.

@@ -29,6 +29,7 @@ _SHAPE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*?)(?P<rest>=(?P<text>.*))
 _QUOTED = re.compile(r"""\s*('([^'\\]|\\.)*'|"([^"\\]|\\.)*")\s*\Z""", re.DOTALL)
 _ESCAPED = re.compile(r"\\[()\[\]{}:=, \t]")
 _SWEEP_CALL = re.compile(r"\s*(choice|range|glob|interval|sort|shuffle|tag)\s*\(")
+_SWEEP_LIKE = re.compile(r"\s*\w+\s*\(")
 _COMMAS = re.compile(r"""((?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,'"])+)""", re.DOTALL)
 
 
@@ -104,6 +105,14 @@ def parse(line: str, word: Word, parser: OverridesParser | None = None) -> Overr
         what = f"can't be read: {_first_line(error)}"
         if word.text is None:
             return Problem(word.raw, what, "write key=value")
+        pieces = [piece.strip() for piece in word.text.split(",")]
+        if "" in pieces and any(pieces) and word.text[:1] not in "[{":
+            meant = f"{word.key}={','.join(filter(None, pieces))}"
+            return Problem(word.key, "has an empty place between its commas", f"did you mean `{meant}`?")
+        if _SWEEP_LIKE.match(word.text) and "Unknown function" in what:
+            return Problem(word.key, what, f"a list is swept: {word.key}=a,b or {word.key}=range(0,5)")
+        if word.text.startswith("{") and ":" not in word.text:
+            return Problem(word.key, what, f"a list is swept without braces: {word.key}={word.text.strip('{}')}")
         if word.text[:1] in "[{":
             return Problem(word.key, what, f"lists are typed '{word.key}=[a,b]', mappings '{word.key}={{key: value}}'")
         if word.text.startswith("="):
