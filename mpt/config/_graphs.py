@@ -20,10 +20,8 @@ def cuda_graphs(cfg: RunConfig) -> Iterator[Problem]:
         what = f"got `true` with trainer.accumulate={t.accumulate}: a replay would overwrite the gradients before it"
         yield Problem("trainer.cuda_graphs", what, "use a larger data.batch_size instead, or leave it away")
     if t.checkpoint_activations:
-        what = (
-            "got `true` with trainer.checkpoint_activations: random states of what is computed again are not recorded"
-        )
-        hint = "leave trainer.cuda_graphs away: where memory is short steps are long, and graphs save little"
+        what = "got `true` with trainer.checkpoint_activations: no test of both has run on a GPU yet"
+        hint = "leave trainer.cuda_graphs away: steps that need recomputation are long, and launches are little of them"
         yield Problem("trainer.cuda_graphs", what, hint)
     if cfg.device in ("cpu", "mps"):
         yield Problem("trainer.cuda_graphs", f"got `true` with device={cfg.device}", "only CUDA has graphs of kernels")
