@@ -17,8 +17,9 @@ from mpt.cli import main
 from mpt.record.reader import read_run
 from mpt.report.command import html_of
 from mpt.report.compare.comparison import Options, compare, read
-from mpt.report.page import to_html
+from mpt.report.page import Page, Part, to_html
 from mpt.report.pages import comparison_page
+from mpt.report.section import Section, Table
 from tests.unit._numerics_kit import look, looked_at, spread_out
 from tests.unit._runs_kit import write_run
 
@@ -221,6 +222,29 @@ def test_exponents_of_layers_are_drawn_with_the_ranges_of_formats(width: int, op
     assert scaled.startswith("float16 × 2^")
     assert page.evaluate("document.querySelectorAll('#figure-exponents_gradients .shapelayer path').length") == 2
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_cells_of_tables_with_many_columns_carry_their_names(tmp_path: Path) -> None:
+    table = Table(("a", "b", "<c>", "d"), (("1", "", "3", "4"),), right=(3,))
+    few = Table(("a", "b"), (("1", "2"),))
+    page = to_html(Page("t", (Part(Section("s", "S", tables=(table, few))),), ()))
+    assert '<td data-label="&lt;c&gt;">3</td><td class="right" data-label="d">4</td>' in page
+    assert page.count('<table class="lines">') == 1
+    assert page.count("<td>1</td>") == 2
+
+
+@pytest.mark.parametrize("width", [390, 768])
+def test_rows_are_lines_of_named_cells_where_a_table_is_too_wide(width: int, opened: Any, tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    path.write_text(comparison(tmp_path / "runs"), encoding="utf-8")
+    page = opened(path, width)
+    assert page.evaluate("document.querySelectorAll('table.lines').length") >= 3
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every(s => s.scrollWidth <= s.clientWidth)")
+    name = "getComputedStyle(document.querySelector('#verdict .lines td:nth-child(2)'), '::before').content"
+    assert "verdict" in page.evaluate(name)
+    page.set_viewport_size({"width": 1400, "height": 900})
+    assert page.evaluate(name) == "none"
+    assert page.evaluate("getComputedStyle(document.querySelector('.lines thead')).display") == "table-header-group"
 
 
 def test_a_page_can_be_printed(opened: Any, tmp_path: Path) -> None:
