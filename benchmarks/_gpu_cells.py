@@ -19,13 +19,17 @@ import torch
 from _cells import spread
 from _measure import per_step_ms
 from _photos import write_tree
-from _runner import Steps, expert, waiter, whole_run
+from _runner import ONLY_STEPS, Steps, expert, waiter, whole_run
 from torch.utils.flop_counter import FlopCounterMode
 
-from mpt.build import Run, build
+from mpt.build import Run, build, make_plan
 from mpt.config.compose import compose
 from mpt.data._workers import usable_cpus
 from mpt.precision.switches import flags
+from mpt.predict.fake import trace
+from mpt.predict.memory import for_device
+from mpt.predict.timing import time_of
+from mpt.types import Unmeasured
 
 ROOT = Path(__file__).parent.parent
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -183,6 +187,19 @@ def throughput(device: str, words: tuple[str, ...], precision: str, *, compiled:
         "mechanism": steps.mechanism,
         "wall_s": time.perf_counter() - start_s,
     }
+
+
+def predicted(device: str, words: tuple[str, ...], precision: str, *, compiled: bool) -> Found:
+    """What `mpt plan` tells of those steps on this device, to hold against what was measured: rows 11, 12 and 24."""
+    start_s = time.perf_counter()
+    compile_word = f"trainer.compile={str(compiled).lower()}"
+    cfg = compose([*words, f"precision={precision}", compile_word, f"device={device}", *ONLY_STEPS])
+    plan = make_plan(cfg)
+    traced = trace(cfg, plan)
+    found, how = time_of(cfg, plan, traced)
+    step_ms = found.reason if isinstance(found, Unmeasured) else 1e3 * found.total_s
+    peak_bytes = for_device(traced, plan.device).peak_bytes
+    return {"peak_bytes": peak_bytes, "step_ms": step_ms, "rates": how, "wall_s": time.perf_counter() - start_s}
 
 
 def images_from_files(device: str, each: int, batches: int) -> Found:

@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gpu_cells import FULL, PRECISIONS, TINY, Found, ceiling, facts, flops, images_from_files, overhead, throughput
+from _gpu_cells import (
+    FULL,
+    PRECISIONS,
+    TINY,
+    Found,
+    ceiling,
+    facts,
+    flops,
+    images_from_files,
+    overhead,
+    predicted,
+    throughput,
+)
 from _machine import machine
 
 from mpt.errors import MptError
@@ -101,6 +113,7 @@ def plan(device: str, tiny: bool, facts_s: float, only: str) -> list[Cell]:
         cells += [
             Cell(f"{name} {p}", partial(throughput, device, words, p, compiled=False), 15) for p in reversed(PRECISIONS)
         ]
+        cells.append(Cell(f"predicted {name} bf16", partial(predicted, device, words, "bf16", compiled=False), 15))
     small = nets if tiny else replace(nets, block=4, blocks=6)
     half = (*nets.gpt, "precision=bf16")
     cells.append(Cell("overhead gpt2 bf16", partial(overhead, device, half, small, half=True), 20))
@@ -119,6 +132,9 @@ def plan(device: str, tiny: bool, facts_s: float, only: str) -> list[Cell]:
         cells += [
             Cell(f"gpt2 {p} compiled", partial(throughput, device, nets.gpt, p, compiled=True), 60)
             for p in ("bf16", "fp16", "tf32", "fp32")
+        ]
+        cells += [
+            Cell("predicted gpt2 bf16 compiled", partial(predicted, device, nets.gpt, "bf16", compiled=True), 30),
         ]
     return cells
 

@@ -43,6 +43,8 @@ def test_every_cell_runs_and_is_in_the_file_and_in_the_table(tmp_path: Path) -> 
             assert f"{net} {precision}" in done.stdout.partition("ms/step  ")[2]
         assert found[f"ceiling {precision}"]["tflops"] > 0
     assert found["overhead mlp"]["ratio"] > 0
+    assert found["predicted gpt2 bf16"]["peak_bytes"] > 0
+    assert found["predicted resnet50 bf16"]["step_ms"] > 0
     assert found["llama fp8"]["samples_per_s"] > 0
     assert found["images"]["ours_images_per_s"] > 0
     assert found["flops gpt2"]["flops_per_step"] > 0
