@@ -75,6 +75,9 @@ class Misfits:
         shifts = op in _ADDS and args[0] is not t and _whole_numbers(t, t.dtype)
         if not (op is _aten.arange or casts or shifts):
             return
+        if casts and not args[0].is_floating_point():
+            self._altered(args[0], t, module)
+            return
         before = t.numel() if op is _aten.arange else _different(args[0])
         after = _different(t)
         if after < before:
@@ -82,6 +85,15 @@ class Misfits:
             what = (
                 f"{before:,} whole numbers are {after:,} in {_NAMES[t.dtype]}, which has all of them to {exact:,} only"
             )
+            self._put("whole", module, f"{what}: keep positions and counts in float32 or integers")
+
+    def _altered(self, given: Tensor, t: Tensor, module: str | None) -> None:
+        """Integers that are others in the format."""
+        wrong = given != t.to(given.dtype)
+        if bool(wrong.any()):
+            one, other = given[wrong][0].item(), t[wrong][0].item()
+            name, exact = _NAMES[t.dtype], _exact(t.dtype)
+            what = f"{one:,} becomes {other:,.0f} in {name}, which has all whole numbers to {exact:,} only"
             self._put("whole", module, f"{what}: keep positions and counts in float32 or integers")
 
     def _vanished(self, func: Any, args: Any, kwargs: Any, t: Tensor, module: str | None) -> None:

@@ -18,6 +18,9 @@ from mpt.usercode import calling_line
 
 _CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
 
+_NODES = {"tocopy": "cast", "to": "cast"}
+"""Names of autograd's nodes that nobody would know."""
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -136,11 +139,11 @@ class Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Origin:
         op, line = func.overloadpacket.__name__.strip("_"), self._lines[-1] if self._lines else ""
         if func.overloadpacket in _CASTS:
-            op = self._emulated or "a cast"
+            op = self._emulated or "cast"
         if phase == "backward" and node is not None:
             at = bisect_right(self._numbers, node._sequence_nr())
             line = self._lines[at] if at < len(self._lines) else ""
-            op = node.name().rpartition("Backward")[0].lower() or op
+            op = _NODES.get(name := node.name().rpartition("Backward")[0].lower(), name) or op
         made = "nan" if any(has_nan(t) for t in bad) else "inf"
         given = extent([t for t in tensors(args) if t.is_floating_point()])
         found = Origin(op, "the loss" if module is None else module, line, phase, made, of, given, extent(bad))

@@ -141,7 +141,7 @@ class Teller:
         with self._faults_of(row.step):
             where = locate(self._course.run, self._course.engine.buffers, row.step)
         self._writer.event("nonfinite_forward", step=row.step, **where)
-        module = where["module"] or "no module any more, with the weights as they are now"
+        module = where["module"] or "no module any more, with the weights and random draws as they are now"
         told = f"first non-finite in {module}"
         if where.get("inputs_finite") is False:
             told = f"the batch itself has inf or nan in it (training samples {_few(where['samples'])})"

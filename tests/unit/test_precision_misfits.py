@@ -62,7 +62,9 @@ def audited(model: nn.Module, x: Tensor, *words: str) -> tuple[Audit, Tensor]:
         ("fp16", lambda h: (h * 600) * (h * 600) * 0 + h, "`mul` overflows float16 in "),
         ("fp16", lambda h: h / (h.abs() + 1e-8), "1e-08 is 0 in float16, whose smallest number is 6e-08"),
         ("bf16", lambda h: h + torch.arange(600, dtype=h.dtype)[:16], "600 whole numbers are "),
-        ("bf16", lambda h: h + torch.arange(300, 316).to(h.dtype), "16 whole numbers are "),
+        ("bf16", lambda h: h + torch.arange(300, 316).to(h.dtype), "301 becomes 300 in bfloat16"),
+        ("fp16", lambda h: h + torch.full((16,), 4001).to(h.dtype), "4,001 becomes 4,000 in float16"),
+        ("bf16", lambda h: h + (torch.arange(16.0) + 300).to(h.dtype), "16 whole numbers are "),
         ("bf16", lambda h: h + (torch.arange(16, dtype=h.dtype) + 512), "16 whole numbers are "),
         (
             "bf16",
@@ -70,7 +72,7 @@ def audited(model: nn.Module, x: Tensor, *words: str) -> tuple[Audit, Tensor]:
             "adding 1 changes nothing at 256 in bfloat16",
         ),
     ],
-    ids=["overflow", "eps", "arange", "cast", "shift", "count"],
+    ids=["overflow", "eps", "arange", "cast", "one", "float_cast", "shift", "count"],
 )
 def test_what_a_format_lost_is_told_with_its_line(precision: str, f: Callable[[Tensor], Tensor], told: str) -> None:
     audit, out = audited(Does(f), X, f"precision={precision}")
