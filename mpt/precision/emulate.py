@@ -42,6 +42,11 @@ matrix that is added). Composite ones (matmul, einsum, on CPU and CUDA linear) c
 VECTORS: frozenset[Any] = frozenset(op.default for op in (_aten.mv, _aten.dot, _aten.vdot, _aten.addmv, _aten.addr))
 """Those with a vector operand: tensor cores, and so TF32, have no part in them."""
 
+_ALIKE: frozenset[Any] = frozenset(
+    op.default for op in (_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.addmm, _aten.baddbmm, _aten.addmv)
+)
+"""Those that torch refuses where the operands' formats differ, natively on every device."""
+
 _RESULT_ONLY = {_aten._scaled_dot_product_flash_attention_for_cpu.default}
 """Only their first result is rounded; the other is a float32 statistic."""
 
@@ -115,6 +120,8 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dtype = self._dtype
         if not any(isinstance(a, Tensor) and a.dtype is dtype for a in args):
             return func(*args, **kwargs)
+        if func in _ALIKE and len(found := {args[i].dtype for i in GEMMS[func]}) > 1:
+            raise RuntimeError(f"{func} wants operands of the same dtype, got {' and '.join(sorted(map(str, found)))}")
         wide = [a.float() if isinstance(a, Tensor) and a.dtype is dtype else a for a in args]
         named = {k: a.float() if isinstance(a, Tensor) and a.dtype is dtype else a for k, a in kwargs.items()}
         out = self._run(func, args, wide, named)

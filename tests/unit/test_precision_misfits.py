@@ -13,6 +13,7 @@ from mpt.plan.facts import probe
 from mpt.precision.assignment import assign
 from mpt.precision.audit import Auditor
 from mpt.precision.capability import resolve
+from mpt.precision.emulate import Emulation
 from mpt.precision.policy import install
 from mpt.train.known import known
 from mpt.types import Audit
@@ -166,6 +167,14 @@ HALF, BRAIN, FULL = (torch.ones(2, 2, dtype=d) for d in (torch.float16, torch.bf
 )
 def test_what_torch_says_of_such_faults_gets_a_next_move(make: Callable[[], object], helps: str) -> None:
     assert helps in known(raised(make))
+
+
+def test_an_emulated_product_refuses_operands_that_the_hardware_would_refuse() -> None:
+    with Emulation("float16"):
+        said = raised(lambda: HALF @ FULL)
+        assert (HALF @ HALF).dtype == torch.float16
+    assert "torch.float16 and torch.float32" in said
+    assert ".to(x.dtype)" in known(said)
 
 
 def test_other_faults_get_none() -> None:
