@@ -17,6 +17,7 @@ from mpt.data._context import DataContext, DataSource
 from mpt.errors import ConfigError, MptError, Problem
 from mpt.optim import build_optimizer, is_fused
 from mpt.optim._base import Optimizer
+from mpt.optim._layout import is_dense
 from mpt.plan.facts import facts_of, probe
 from mpt.plan.plan import Plan, length, notes
 from mpt.precision.assignment import assign, settled
@@ -150,7 +151,12 @@ def _task(cfg: RunConfig, spec: DataSpec) -> Task:
 
 
 def _model(cfg: RunConfig, spec: DataSpec) -> nn.Module:
+    """As it is built; a weight that is a part of a larger tensor, as pruning leaves it, has memory of its own: kernels
+    of optimizers take its numbers as they lie in memory, torch's too."""
     model: nn.Module = registry.load("models", cfg.model.name).build(cfg.model.options, spec)
+    for weight in model.parameters():
+        if not is_dense(weight):
+            weight.data = weight.data.contiguous()
     return model
 
 

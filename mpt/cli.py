@@ -13,7 +13,7 @@ import traceback
 from typing import Protocol
 
 import mpt
-from mpt.errors import ConfigError, ExitCode, MptError, Problem
+from mpt.errors import ConfigError, ExitCode, MptError, Problem, Stopped
 from mpt.registry import closest
 
 SIGPIPE = 141
@@ -68,7 +68,7 @@ def _leave_by_signal() -> None:
     """Signals that ask a run to stop end the process with its own exit code, until a run takes them over."""
 
     def leave(number: int, frame: object) -> None:
-        raise SystemExit(int(ExitCode.SIGTERM))
+        raise Stopped(int(ExitCode.SIGTERM))
 
     for name in ("SIGTERM", "SIGUSR1", "SIGHUP"):
         if hasattr(signal, name):

@@ -21,6 +21,10 @@ class ExitCode(IntEnum):
     SIGTERM = 143
 
 
+class Stopped(SystemExit):
+    """A signal ended the process: nobody's code failed, whatever it was in."""
+
+
 def printable(text: str) -> str:
     """The text with control characters escaped, so that a file's name can't move a terminal's cursor."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

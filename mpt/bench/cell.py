@@ -21,6 +21,7 @@ from mpt.predict.prediction import by_batch, keeping
 from mpt.predict.tracker import Untraceable
 from mpt.telemetry.device import wait
 from mpt.telemetry.memory import Memory, MemoryMeter
+from mpt.train.compiler import require_compiler
 from mpt.train.engine import Engine, make_engine
 from mpt.train.host import on_host
 from mpt.train.outcome import lasting
@@ -39,6 +40,7 @@ class Cell:
         self.label, self.cfg = label, replace(cfg, trainer=trainer)
         self.first_step_s = 0.0
         self.run: Run = build(self.cfg)
+        require_compiler(cfg, self.run.plan)
         self.engine: Engine = make_engine(self.run)
         self._batches = self.run.data.train(start=0)
 

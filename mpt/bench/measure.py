@@ -12,11 +12,12 @@ from functools import partial
 from mpt.bench.cell import Cell
 from mpt.bench.spread import Effort, Spread, interleaved, spread
 from mpt.config.schema import RunConfig
-from mpt.errors import MptError
+from mpt.errors import ModelError, MptError
 from mpt.plan.mfu import Work, blended, mfu, peak_tflops
 from mpt.precision.routing import routed, suits
 from mpt.telemetry.matmul import ceiling_tflops
 from mpt.telemetry.memory import Memory
+from mpt.train.compiler import not_compiled
 from mpt.types import Unmeasured
 
 TURN_MS = 30.0
@@ -84,7 +85,13 @@ def measure(
 def _named(label: str, among_others: bool) -> Iterator[None]:
     """What can't be done says for which of several configurations."""
     try:
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            problem = not_compiled(error)
+            if problem is None:
+                raise
+            raise ModelError(problem) from error
     except MptError as error:
         if not among_others:
             raise

@@ -20,6 +20,7 @@ T = TypeVar("T", Tensor, Tensor | None)
 
 def of_kernel(params: list[Tensor], kernel: Kernel, moment: str, storage: Storage | None) -> Optimizer:
     """The kernel over all parameters of each dtype at once; with a `storage` window by window."""
+    assert all(map(is_dense, params)), "kernels take numbers as they lie in memory; build gives each weight its own"
     if storage is not None:
         return Windowed(params, kernel, moment, storage)
     return by_dtype(params, lambda group: Fused(group, kernel))

@@ -23,6 +23,7 @@ from mpt.telemetry.clock import Clock
 from mpt.telemetry.energy import EnergyMeter
 from mpt.telemetry.history import History
 from mpt.telemetry.memory import MemoryMeter
+from mpt.train.compiler import require_compiler
 from mpt.train.engine import make_engine
 from mpt.train.faults import out_of_memory
 from mpt.train.inject import injector
@@ -45,6 +46,7 @@ def make_course(cfg: RunConfig, clock: Clock, start: Origin, state: dict[str, An
             raise
         what = f"model={cfg.model.choice} on data={cfg.data.name} does not fit into memory: {error}"
         raise ModelError(Problem("model, data", what, "make the model or data.image_size smaller")) from error
+    require_compiler(cfg, run.plan)
     faults = injector(run)  # before the model is compiled
     engine = make_engine(run, run.plan.length.steps)
     history = History(engine.pace)

@@ -10,6 +10,7 @@ from torch import nn
 
 import mpt
 from mpt.errors import ExitCode, first_line
+from mpt.train.compiler import not_compiled
 from mpt.train.known import known
 from mpt.train.progress import Ending
 from mpt.usercode import FAULTS
@@ -49,6 +50,8 @@ def ending_of(error: BaseException) -> Ending | None:
         hint = "lower data.batch_size, and raise trainer.accumulate to keep the batch of an update"
         hint += "; or trainer.checkpoint_activations=true, which changes no number"
         return Ending("FAILED", ExitCode.FAULT, f"out of memory: {first_line(error)}; {hint}")
+    if (problem := not_compiled(error)) is not None:
+        return Ending("FAILED", ExitCode.FAULT, str(problem))
     if isinstance(error, torch.AcceleratorError):
         return Ending("FAILED", ExitCode.FAULT, f"the device failed: {error}. resume=auto goes on from what was saved")
     if isinstance(error, RuntimeError) and known(str(error)) and not line_of(error):

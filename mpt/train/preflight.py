@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mpt import rng
 from mpt.build import Run
-from mpt.errors import ModelError, MptError, Problem
+from mpt.errors import ModelError, MptError, Problem, Stopped
 from mpt.plan.mfu import Work
 from mpt.precision.audit import Auditor
 from mpt.precision.misfits import shown
@@ -141,7 +141,7 @@ def _explained(run: Run, batch: Batch) -> Iterator[None]:
     choice = run.cfg.model.choice
     try:
         yield
-    except MptError:
+    except (MptError, Stopped):
         raise
     except (*FAULTS, MemoryError, SystemExit, StopIteration) as error:
         if out_of_memory(error):

@@ -9,7 +9,7 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from mpt.errors import ExitCode
+from mpt.errors import ExitCode, Stopped
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
@@ -19,7 +19,7 @@ PATIENCE_S = 10.0
 T = TypeVar("T")
 
 
-class NothingComes(SystemExit):
+class NothingComes(Stopped):
     """Raised in a wait for data that goes on PATIENCE_S after a signal; ends the process where nobody saves first."""
 
 

@@ -119,3 +119,17 @@ def test_a_signal_during_start_up_ends_the_run_at_step_0_saved(tmp_path: Path) -
     assert process.returncode == 143, output
     assert "Traceback" not in output
     assert list((tmp_path / "r" / "checkpoints").glob("update-*/COMMITTED"))
+
+
+def test_a_signal_in_a_bench_is_not_told_as_a_fault_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, signal, torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        return super().forward(x.flatten(1))\n"
+        "def build():\n"
+        "    return Net(64, 10)\n"
+    )
+    done = mpt("bench", "model=custom", "model.path=mine.py:build", "device=cpu", cwd=tmp_path, code=143)
+    assert "failed" not in done.stderr
