@@ -13,7 +13,7 @@ import traceback
 from typing import Protocol
 
 import mpt
-from mpt.errors import ConfigError, ExitCode, MptError, Problem, Stopped
+from mpt.errors import ConfigError, ExitCode, MptError, Problem, Stopped, first_line
 from mpt.registry import closest
 
 SIGPIPE = 141
@@ -110,8 +110,23 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"can't write: {error.strerror}", file=sys.stderr)
         return int(ExitCode.FAULT)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            return _bug()
+        problem = Problem(f"mpt {args[0]}", f"out of memory: {first_line(error)}", _LESS)
+        print(problem, file=sys.stderr)
+        return int(ExitCode.FAULT)
     except Exception:  # the outermost frame: whatever arrives here is a bug, and people need to know what to do
         return _bug()
+
+
+_LESS = "lower data.batch_size, data.image_size or data.limit, take a smaller model, or end what else uses the machine"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Of the machine or a GPU; torch, which has an exception for a GPU's alone, need not be there to be asked."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(error)
 
 
 def _bug() -> int:
