@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from _peers import Expert, Table
 
 from mpt import registry
 from mpt.build import channels_last
+from mpt.config._guard import GUARDS
 from mpt.config.compose import compose
 from mpt.config.schema import RunConfig
 from mpt.precision.probe import probe
@@ -38,7 +40,9 @@ NETS: dict[str, tuple[str, ...]] = {
 PARTS = (
     *(("data", "synthetic_images"), ("data", "synthetic_tokens"), ("models", "torchvision"), ("models", "gpt")),
     *(("tasks", "classification"), ("tasks", "language_modeling"), ("optim", "adamw"), ("schedules", "cosine")),
+    *(("tasks", "auto"), ("scaling", "none")),
 )
+WHEN_ASKED_FOR = ("mpt.data._open", *(f"mpt.train.guards.{name}" for name in GUARDS))
 """Modules that a run of these nets imports as it is built."""
 
 
@@ -82,6 +86,8 @@ def main(who: str, net: str) -> None:
     """Run, then tell the peak."""
     for kind, name in PARTS:
         registry.load(kind, name)
+    for name in WHEN_ASKED_FOR:
+        import_module(name)
     probe("cpu")
     with tempfile.TemporaryDirectory() as folder:
         words = (f"trainer.max_steps={STEPS}", "trainer.eval_every=0", "checkpoint.every=0", f"run_dir={folder}/run")
