@@ -5,6 +5,7 @@ They are reached only while autocast is on for that device; at other times they 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,9 @@ _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "mps": "AutocastMPS"}
 _HALF = (torch.float16, torch.bfloat16)
 _installed: dict[str, tuple[frozenset[str], torch.library.Library]] = {}
 
+_OVERRIDING = r"Warning only once for all operators,[\s\S]*Overriding a previously registered kernel"
+"""torch before 2.12 says so of the first, though it was asked for."""
+
 _Kernel = Callable[..., Any]
 
 
@@ -32,8 +36,10 @@ def install_kernels(device: str, keep: Iterable[str]) -> None:
         return
     remove_kernels(device)
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    for op, kernel in _differences(device, wanted):
-        library.impl(op, kernel, _KEYS[device], allow_override=True)  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_OVERRIDING)
+        for op, kernel in _differences(device, wanted):
+            library.impl(op, kernel, _KEYS[device], allow_override=True)  # type: ignore[no-untyped-call]
     _installed[device] = (wanted, library)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mpt.formats.table import format_of
 from mpt.precision.nested import tensors
@@ -38,8 +40,9 @@ class Misfits:
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, module: str | None) -> None:
         """Take the op with these arguments and this result into account."""
-        for t in tensors(out):
-            if t.dtype in _NAMES and t.numel() and t.layout is torch.strided:
+        half = [t for t in tensors(out) if t.dtype in _NAMES and t.numel() and t.layout is torch.strided]
+        with _disable_current_modes() if half else nullcontext():  # others count what the pass holds
+            for t in half:
                 self._overflow(func, args, kwargs, t, module)
                 self._whole(func, args, t, module)
                 self._vanished(func, args, kwargs, t, module)

@@ -29,6 +29,7 @@ _SIGNATURE = re.compile(r"kernel\((.*?)\)\s*\{", re.DOTALL)
 @contextmanager
 def unbuilt() -> Iterator[None]:
     """torch.compile makes its graphs anew inside, and builds no kernel; what it made is forgotten at the end."""
+    from torch._dynamo import config as dynamo
     from torch._functorch import config as autograd
     from torch._inductor import config, cpu_vec_isa
     from torch._inductor.graph import GraphLowering
@@ -39,11 +40,14 @@ def unbuilt() -> Iterator[None]:
         patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: []),  # it would try a compiler, for seconds
         config.patch(fx_graph_cache=False),
         autograd.patch(enable_autograd_cache=False),
+        dynamo.patch(automatic_dynamic_shapes=False),  # a trace of another batch is no second batch of a run
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # a run tells what its compiler warns of
-        yield
-    torch.compiler.reset()
+        try:
+            yield
+        finally:
+            torch.compiler.reset()
 
 
 class Root(nn.Module):

@@ -126,14 +126,23 @@ def _line(cfg: RunConfig, plan: Plan, traced: Trace) -> Scaling | Unmeasured:
 
 
 def by_batch(cfg: RunConfig, plan: Plan, traced: Trace) -> Scaling | None:
-    """The line through this trace and one of another batch, or through two others: a compiler lets buffers of one size
-    share their bytes, and the sizes of some batches happen to be those of weights. None where no two are alike."""
-    batch = traced.batch
-    line = scaling(traced, _of_batch(cfg, plan, 2 if batch == 1 else max(1, batch // 2)))
-    if line is not None or not traced_compiled(cfg, plan):
-        return line
-    odd = 2 * batch + 1
-    return scaling(_of_batch(cfg, plan, odd), _of_batch(cfg, plan, 2 * odd + 1))
+    """The line through two traces of different batches, this one's if it can be. None where no two are alike."""
+    seen = [traced]
+    for batch in _others(traced.batch, several=traced_compiled(cfg, plan)):
+        new = _of_batch(cfg, plan, batch)
+        lines = (scaling(one, new) for one in seen)
+        found = next((line for line in lines if line is not None), None)
+        if found is not None:
+            return found
+        seen.append(new)
+    return None
+
+
+def _others(batch: int, several: bool) -> tuple[int, ...]:
+    """Batches to trace beside it. A compiler lets buffers of one size share their bytes, and the sizes of some batches
+    happen to be those of weights: it takes several."""
+    half = 2 if batch == 1 else max(1, batch // 2)
+    return (half, 2 * batch + 1, 4 * batch + 3) if several else (half,)
 
 
 def _of_batch(cfg: RunConfig, plan: Plan, batch: int) -> Trace:

@@ -59,7 +59,7 @@ def profiler(cuda: bool, memory: bool = False) -> Any:
     from torch.profiler import ProfilerActivity, profile  # 0.2 s that only a profile needs
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    return profile(activities=activities, profile_memory=memory)
+    return profile(activities=activities, profile_memory=memory, acc_events=True)  # one cycle; torch 2.11 warns else
 
 
 def table(profiled: Any, cuda: bool) -> dict[str, Any]:

@@ -402,6 +402,8 @@ class Small(Sizes):
         return self.head(h + self.side(h * 2**-14) * 2**-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by torch 2.11's own compiler
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")
 def test_per_layer_works_in_a_compiled_model() -> None:
     results = []
     for compiled in (False, True):

@@ -75,6 +75,7 @@ def test_a_run_that_is_looked_at_has_the_same_numbers(words: tuple[str, ...], tm
     ]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")  # of torch 2.11's compiler as it is loaded
 def test_a_compiled_run_is_looked_at_beside_its_graph_and_has_the_same_numbers(tmp_path: Path) -> None:
     words = (*TINY, "trainer.max_steps=4", "model=mlp", "trainer.compile=true", "trainer.eval_every=0")
     Done(tmp_path / "off", *words)

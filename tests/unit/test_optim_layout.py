@@ -55,7 +55,7 @@ def test_no_gradient_is_copied(name: str) -> None:
     weight = LAYOUTS["channels_last"](torch.ones(SHAPE))
     optimizer = build_optimizer(compose([*WORDS[name], "optimizer.fused=true"]).optimizer, [weight], "float32")
     grad, lr, found = LAYOUTS["channels_last"](torch.ones(SHAPE)), torch.tensor(0.1), torch.tensor(0.0)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as seen:
         optimizer.step([grad], lr, None, found)
     names = {event.key for event in seen.key_averages()}
     assert any(found.startswith("aten::_fused") for found in names)

@@ -22,6 +22,8 @@ from mpt.types import Unmeasured
 from tests.e2e._run import Done
 
 COMPILED = "trainer.compile=true"
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")
+"""torch 2.11's compiler warns of itself as it is loaded."""
 
 
 def traced(*words: str) -> Trace:
