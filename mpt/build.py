@@ -19,7 +19,8 @@ from mpt.optim import build_optimizer, is_fused
 from mpt.optim._base import Optimizer
 from mpt.optim._layout import is_dense
 from mpt.plan.facts import facts_of, probe
-from mpt.plan.plan import Plan, length, notes
+from mpt.plan.notes import notes
+from mpt.plan.plan import Plan, length
 from mpt.precision.assignment import assign, settled
 from mpt.precision.capability import Mechanism, resolve
 from mpt.precision.policy import Policy, install
@@ -170,8 +171,8 @@ def _plan(
 ) -> Plan:
     mechanism = settled(resolve(cfg.precision, facts), rows)
     params, processes = sum(p.numel() for p in model.parameters()), cfg.distributed.nproc or 1
-    fused, run_length = is_fused(cfg.optimizer, facts.type), length(cfg, data.batches_per_epoch, params)
-    return Plan(
+    fused = is_fused(cfg.optimizer, facts.type)
+    plan = Plan(
         name=cfg.name or f"{cfg.model.choice}-{cfg.precision.name}",
         model=cfg.model.choice,
         params=params,
@@ -181,7 +182,7 @@ def _plan(
         rows=rows,
         data=data.spec,
         task=task.name,
-        length=run_length,
+        length=length(cfg, data.batches_per_epoch, params),
         batch_size=min(cfg.data.batch_size, data.spec.n_train // processes),
         scaling=cfg.scaling.name,
         optimizer=_told_optimizer(cfg, fused),
@@ -191,17 +192,8 @@ def _plan(
         processes=processes,
         data_bytes=sum(t.nbytes for t in data.resident()),
         recomputed=recompute.chosen(model, cfg.trainer.checkpoint_activations),
-        notes=notes(
-            cfg,
-            mechanism,
-            data.spec,
-            run_length.steps,
-            params,
-            reads_device=not fused,
-            resident=bool(data.resident()),
-            device=facts.type,
-        ),
     )
+    return replace(plan, notes=notes(cfg, plan, reads_device=not fused))
 
 
 def _told_optimizer(cfg: RunConfig, fused: bool) -> str:

@@ -57,7 +57,8 @@ class Origin:
         return f"{numbers} up to {max(ends):.3g}" if ends else numbers
 
     def document(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain containers, the sentence among them."""
+        return {**asdict(self), "told": self.told()}
 
 
 class Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]

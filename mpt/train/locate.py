@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from mpt import rng
 from mpt.build import Run
 from mpt.precision.origins import Origin, Origins
 from mpt.precision.spoilt import extent
+from mpt.train.again import gradients, kept_grads, no_trace, window
 from mpt.train.buffers import Buffers
 from mpt.train.faults import out_of_memory
-from mpt.train.step import start_backward
 from mpt.types import Batch
 
 
@@ -51,50 +50,10 @@ def locate_backward(run: Run, buffers: Buffers, step: int) -> Origin | None:
 
 
 def _backward(run: Run, batch: Batch) -> Origin | None:
-    for weight in run.policy.weights:
-        weight.grad = None
-    one = torch.ones((), device=run.device)
     with Origins(run.model) as origins:
-        with run.policy.forward():
-            output = run.model(batch.inputs)
-        loss = run.task.loss_sum(output, batch)
-        with run.policy.backward():
-            start_backward(loss, one * (run.cfg.task.loss_weight / run.task.count(batch)))
-    grads = [weight.grad for weight in run.policy.weights if weight.grad is not None]
+        grads = gradients(run, batch, torch.ones((), device=run.device))
     found: Origin | None = origins.first_of([g for g in grads if not g.isfinite().all()])
     return found
-
-
-def window(run: Run, step: int) -> Iterator[tuple[int, Batch]]:
-    """The micro-batches of attempt `step`, each with its number."""
-    length = run.plan.length
-    first = (step - 1) * length.accumulate
-    for micro in range(first, first + length.window(step - 1)):
-        yield micro, run.data.batch(micro)
-
-
-@contextmanager
-def kept_grads(run: Run) -> Iterator[None]:
-    """The gradients that weights have now are theirs afterwards."""
-    kept = [(weight, weight.grad) for weight in run.policy.weights]
-    try:
-        yield
-    finally:
-        for weight, grad in kept:
-            weight.grad = grad
-
-
-@contextmanager
-def no_trace(run: Run, buffers: Buffers) -> Iterator[None]:
-    """Buffers and random states are afterwards what they were."""
-    state = rng.capture(run.device)
-    buffers.keep()
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            buffers.restore(torch.ones((), device=run.device))
-        rng.restore(state, run.device)
 
 
 _Seen = tuple[str, tuple[Any, ...], Any]
@@ -139,7 +98,7 @@ def _told(run: Run, micro: int, batch: Batch, seen: list[_Seen], origin: Origin 
         told = {"module": origin.module or "the model", "input": origin.input, "output": origin.output}
     return {
         **told,
-        "origin": None if origin is None else {**origin.document(), "told": origin.told()},
+        "origin": None if origin is None else origin.document(),
         "samples": [indices[i] for i in _rows(batch, output) if i < len(indices)],
         "inputs_finite": _finite(batch.inputs),
     }

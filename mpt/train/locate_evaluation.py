@@ -31,7 +31,7 @@ def locate_evaluation(run: Run, precision: str) -> dict[str, Any]:
                 return {
                     "samples": [first + i for i in _at_fault(run, output, batch)],
                     "inputs_finite": not batch.inputs.is_floating_point() or bool(batch.inputs.isfinite().all()),
-                    "origin": None if origin is None else {**origin.document(), "told": origin.told()},
+                    "origin": None if origin is None else origin.document(),
                 }
             first += len(batch.targets)
     finally:

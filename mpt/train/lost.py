@@ -58,8 +58,9 @@ class Losses:
 def measure_underflow(course: Course) -> None:
     """At the end of a run most of whose gradients were 0: whether they are too small, or 0 whatever the scale."""
     progress, run = course.progress, course.run
-    if run.cfg.optimizer.name != "lbfgs" and _mean(progress.zero_grad_share) >= MOSTLY and course.history.totals.step:
-        course.underflow_share = underflow_share(run, course.engine.buffers, course.history.totals.step)
+    step = course.history.totals.step
+    if step and not run.optimizer.by_closure and _mean(progress.zero_grad_share) >= MOSTLY:
+        course.underflow_share = underflow_share(run, course.engine.buffers, step)
 
 
 def vanished(course: Course) -> list[str]:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from mpt import rng
 from mpt.build import Run
 from mpt.record.numerics import ACTIVATIONS, GRADIENTS, OUTPUT_GRADIENTS, WEIGHTS
 from mpt.telemetry.history import read
 from mpt.telemetry.tally import Tally
+from mpt.train.again import no_trace
 from mpt.train.buffers import Buffers
 from mpt.train.norm import norms
 from mpt.train.rounded import RoundedProducts
@@ -136,12 +136,9 @@ class Numerics:
 
     def _eagerly(self, batch: Batch, hooks: ExitStack) -> None:
         """A forward pass of the model itself, which leaves no trace but what its hooks see."""
-        state = rng.capture(self._run.device)
-        with torch.no_grad(), self._run.policy.forward():
+        with no_trace(self._run, self._buffers), torch.no_grad(), self._run.policy.forward():
             self._run.model(batch.inputs.clone())
         hooks.close()
-        rng.restore(state, self._run.device)
-        self._buffers.restore(torch.ones((), device=self._run.device))
 
 
 class _Watched:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpt import rng
 from mpt.build import Run
 from mpt.errors import ModelError, MptError, Problem, Stopped
 from mpt.plan.mfu import Work
@@ -18,6 +17,7 @@ from mpt.precision.audit import Auditor
 from mpt.precision.misfits import shown
 from mpt.precision.probe import probe
 from mpt.telemetry.memory import MemoryMeter
+from mpt.train.again import no_trace
 from mpt.train.buffers import Buffers
 from mpt.train.faults import line_of, module_of, out_of_memory
 from mpt.train.known import known
@@ -87,15 +87,12 @@ class DoesNotFit(ModelError):
 
 @contextmanager
 def _without_trace(run: Run, buffers: Buffers) -> Iterator[None]:
-    state = rng.capture(run.device)
-    buffers.keep()
-    try:
-        yield
-    finally:
-        for weight in run.policy.weights:
-            weight.grad = None
-        buffers.restore(torch.ones((), device=run.device))
-        rng.restore(state, run.device)
+    with no_trace(run, buffers):
+        try:
+            yield
+        finally:
+            for weight in run.policy.weights:
+                weight.grad = None
 
 
 def _pass(run: Run, memory: MemoryMeter, batch: Batch) -> Preflight:

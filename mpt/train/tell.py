@@ -95,10 +95,8 @@ class Teller:
 
     def _samples(self, step: int) -> dict[str, Any]:
         """The training samples of attempt `step`, the first MOST_SAMPLES by index, and by file where they are files."""
-        run, length = self._course.run, self._course.run.plan.length
-        first = (step - 1) * length.accumulate
-        micros = range(first, first + length.window(step - 1))
-        indices = [i for micro in micros for i in run.data.train_indices(micro)]
+        run = self._course.run
+        indices = [i for micro in run.plan.length.micros(step - 1) for i in run.data.train_indices(micro)]
         shown = indices[:MOST_SAMPLES]
         return {"samples": shown, "samples_total": len(indices), "files": run.data.sample_names(shown)}
 
@@ -117,7 +115,7 @@ class Teller:
             origin = locate_backward(course.run, course.engine.buffers, row.step)
         if origin is None:
             return ""
-        self._writer.event("nonfinite_backward", step=row.step, origin={**origin.document(), "told": origin.told()})
+        self._writer.event("nonfinite_backward", step=row.step, origin=origin.document())
         return f"without any scaling, {origin.told()}"
 
     def evaluation(self, step: int, metrics: Mapping[str, float], precision: str) -> None:

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from mpt.build import Run
+from mpt.train.again import gradients, kept_grads, no_trace, window
 from mpt.train.buffers import Buffers
 from mpt.train.faults import out_of_memory
-from mpt.train.locate import kept_grads, no_trace, window
-from mpt.train.step import start_backward
 from mpt.types import Batch
 
 _FACTORS = (2.0**12, 2.0**24, 2.0**48, 2.0**96)
@@ -22,10 +21,10 @@ def underflow_share(run: Run, buffers: Buffers, step: int) -> float | None:
     try:
         with kept_grads(run):
             _, batch = next(window(run, step))
-            now = _gradients(run, buffers, batch, 1.0)
+            now = _at(run, buffers, batch, 1.0)
             gone = [torch.zeros_like(g, dtype=torch.bool) for g in now]
             for factor in _FACTORS:
-                for was, here, larger in zip(gone, now, _gradients(run, buffers, batch, factor), strict=True):
+                for was, here, larger in zip(gone, now, _at(run, buffers, batch, factor), strict=True):
                     was |= (here == 0) & (larger != 0) & larger.isfinite()
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
@@ -36,14 +35,7 @@ def underflow_share(run: Run, buffers: Buffers, step: int) -> float | None:
     return lost / there if there else None
 
 
-def _gradients(run: Run, buffers: Buffers, batch: Batch, factor: float) -> list[Tensor]:
-    """Those of all weights that the batch reaches, at `factor` times the scale; the same random draws each time."""
-    for weight in run.policy.weights:
-        weight.grad = None
+def _at(run: Run, buffers: Buffers, batch: Batch, factor: float) -> list[Tensor]:
+    """Gradients at `factor` times the scale; the same random draws each time."""
     with no_trace(run, buffers):
-        with run.policy.forward():
-            output = run.model(batch.inputs)
-        loss = run.task.loss_sum(output, batch)
-        with run.policy.backward():
-            start_backward(loss, run.scaler.scale * (run.cfg.task.loss_weight * factor / run.task.count(batch)))
-    return [weight.grad for weight in run.policy.weights if weight.grad is not None]
+        return gradients(run, batch, run.scaler.scale, factor)
