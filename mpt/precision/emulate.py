@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from mpt.dispatch import Mode
 from mpt.formats.rounding import round_tfloat32, storage_dtype
 from mpt.precision.switches import eagerly
 
@@ -64,7 +64,7 @@ class Watcher(Protocol):
     def holds(self, x: Tensor, label: str) -> None: ...
 
 
-class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Emulation(Mode):
     """While entered, GEMMs whose operands are in the emulated format run in float32 and round as hardware would.
 
     float16 and bfloat16: real tensors of 16 bits flow between ops, products are accumulated in float32, results are
@@ -75,7 +75,7 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     watchers: ClassVar[list[Watcher]] = []
 
     def __init__(self, compute: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.compute = compute
         self.paused = False
         self._eager: list[AbstractContextManager[Any]] = []
@@ -88,16 +88,11 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Any:
         self._eager.append(eagerly())
         self._eager[-1].__enter__()
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         self._eager.pop().__exit__(*error)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler (seconds) to keep it out of this method, and pay at each op."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from mpt.dispatch import Mode
 from mpt.precision.emulate import GEMMS, VECTORS
 from mpt.precision.flops import flops
 from mpt.precision.kept import Kept
@@ -78,7 +78,7 @@ class Seen:
         return tuple(sorted(self.gemms[phase] or self.norms[phase] or self.results[phase]))
 
 
-class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Observer(Mode):
     """Sees every op between `__enter__` and `__exit__`; `seen` is by module name.
 
     An op in backward belongs to the module in whose forward autograd numbered the node that runs it. Float32 products
@@ -86,7 +86,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: defaultdict[str, Seen] = defaultdict(Seen)
         self.live = LiveBytes()
         self.misfits = Misfits()
@@ -104,20 +104,15 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Any:
         self._owners.follow(self._model, self._enter)
         self._kept.__enter__()
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         self._kept.__exit__(*error)  # type: ignore[no-untyped-call]
         self._owners.leave()
 
     def _enter(self, name: str) -> None:
         self.seen[name].ran = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler (seconds) to keep it out of this method, and pay at each op."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from mpt.dispatch import Mode
 from mpt.precision.emulate import Emulation
 from mpt.precision.nested import tensors
 from mpt.precision.owners import ByStorage, Owners, Phase
@@ -61,7 +61,7 @@ class Origin:
         return {**asdict(self), "told": self.told()}
 
 
-class Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Origins(Mode):
     """While entered, non-finite numbers are followed from the op that made them; reads the device at each op.
 
     `of` a tensor is the op to which its inf or NaN go back, None where it has none or it was given them: by the batch,
@@ -71,7 +71,7 @@ class Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
     emulating = False
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: list[Origin] = []
         self._model = model
         self._owners = Owners()
@@ -83,17 +83,12 @@ class Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Any:
         self._owners.follow(self._model, lambda _: None)
         Emulation.watchers.append(self)
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         Emulation.watchers.remove(self)
         self._owners.leave()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler (seconds) to keep it out of this method, and pay at each op."""
-        return False
 
     def of(self, t: Tensor) -> Origin | None:
         return self._traces.get(t)

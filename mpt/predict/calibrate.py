@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_unflatten
 
 from mpt.checkpoint.snapshot import fits
+from mpt.dispatch import Mode
 from mpt.predict.memory import memory
 from mpt.predict.operands import Call, TensorSpec
 from mpt.predict.replay import Replay
@@ -192,16 +192,12 @@ def _overhead_s(device: torch.device) -> float:
     return max(0.0, _median_s(step, device, 15) - alone_s) / len(calls.found)
 
 
-class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Calls(Mode):
     """Every op that is no view, to be called again."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: list[Callable[[], object]] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if not func.is_view:

@@ -31,9 +31,10 @@ from mpt.precision.switches import flags
 from mpt.predict.compiled import traced_compiled
 from mpt.predict.inductor import Root, unbuilt
 from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
+from mpt.predict.reads import Reads
 from mpt.predict.repeats import spare_repeats
 from mpt.predict.trace import Trace
-from mpt.predict.tracker import Reads, Tracker, Untraceable
+from mpt.predict.tracker import Tracker, Untraceable
 from mpt.recompute import blocks
 from mpt.rng import capture, restore
 from mpt.train.engine import Engine, make_engine

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from mpt.dispatch import Mode
 from mpt.errors import ModelError, Problem
 from mpt.precision.emulate import VECTORS, Emulation
 from mpt.precision.flops import executed, flops
@@ -19,6 +19,7 @@ from mpt.predict.inductor import FUSED
 from mpt.predict.kinds import Kinds
 from mpt.predict.lifetimes import Lifetimes, Made
 from mpt.predict.operands import Flow, bytes_of, described, storage_key
+from mpt.predict.reads import READ, Reads
 from mpt.predict.trace import Op, Phase, Turn
 from mpt.recompute import recomputed
 
@@ -29,36 +30,6 @@ _EMPTY = frozenset({"empty", "empty_strided", "empty_like", "new_empty", "new_em
 """Make a storage and write nothing: no kernel starts."""
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"})
 _CAST = torch.ops.aten._to_copy.default
-_READ = torch.ops.aten._local_scalar_dense.default
-
-
-class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reads of the device answer 0: policies look for weights out of range, optimizers for a step to be skipped.
-
-    A number among `state`, an optimizer's, counts its updates: it answers 1, as in the first, and none divides by 0.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.state: Callable[[], Iterable[Tensor]] = tuple
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        return self.answer(args[0]) if func is _READ else func(*args, **(kwargs or {}))
-
-    def answer(self, x: Tensor) -> bool | int | float:
-        """What a read of that tensor gives."""
-        if x.dtype == torch.bool:
-            return False
-        number = any(x is held for held in self.state())
-        return float(number) if x.dtype.is_floating_point else int(number)
 
 
 class Noted(NamedTuple):
@@ -69,7 +40,7 @@ class Noted(NamedTuple):
     events: list[int]
 
 
-class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Tracker(Mode):
     """Entered above FakeTensorMode. Reads of the device outside the model answer as Reads does; inside they end the
     trace.
 
@@ -77,7 +48,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, model: nn.Module, tf32: bool, reads: Reads | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._reads = reads or Reads()
         self.ops: list[Op] = []
         self.flow: list[Flow] = []
@@ -97,10 +68,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Any:
         self._owners.follow(self._model, self._enter)
         Emulation.watchers.append(self)
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         Emulation.watchers.remove(self)
         self._owners.leave()
         for hook in self._hooks:
@@ -109,11 +80,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _enter(self, name: str) -> None:
         if self._was_backward and not name:
             self.micro, self._was_backward = self.micro + 1, False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would wrap this method, and pay at each op."""
-        return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -138,7 +104,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         node = torch._C._current_autograd_node()
         module, phase = self._where(node)
-        if func is _READ:
+        if func is READ:
             return self._read(args[0], module)
         given: list[Tensor] = []
         signature = self.kinds.signature(func, args, kwargs, given)
@@ -147,11 +113,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: list[Tensor] = []
         described(out, results)
         results = [t for t in results if t.layout is torch.strided]
-        kernel = self._follow(given, results, module, phase, mutates=func._schema.is_mutable)
-        kernel = kernel and func.overloadpacket.__name__ not in _EMPTY
-        if func is _CAST and results and (phase == "forward" or recomputed()):
-            self.lifetimes.is_cast(results[0], given[0])
-        self._note(func, args, given, results, kernel, signature, module, phase)
+        kernel = self._follow(func, given, results, module, phase)
+        read, written = _operands(func, args, given, results)
+        work, moved = self._work(func, args), (bytes_of(read), bytes_of(written)) if kernel else (0, 0)
+        name = func.overloadpacket.__name__
+        self.ops.append(Op(name, module, phase, *work, *moved, kernel, len(read), signature, self.micro))
         self.flow.append(Flow(operands, tuple(map(self.lifetimes.place, results))))
         return out
 
@@ -177,38 +143,23 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Untraceable(Problem(f"module `{module}`" if module else "the model", what))
         return self._reads.answer(x)
 
-    def _follow(self, given: list[Tensor], results: list[Tensor], module: str, phase: Phase, mutates: bool) -> bool:
-        """Whether anything was written: a new storage, or an operand in place."""
+    def _follow(self, func: Any, given: list[Tensor], results: list[Tensor], module: str, phase: Phase) -> bool:
+        """Whether a kernel writes anything: a new storage, or an operand in place."""
         before = {storage_key(t) for t in given if t.layout is torch.strided}
         new = False
         for tensor in results:
             if storage_key(tensor) not in before:
                 new = self.lifetimes.see(tensor, module, phase, again=recomputed() is not None) or new
-        return new or mutates
+        if func is _CAST and results and (phase == "forward" or recomputed()):
+            self.lifetimes.is_cast(results[0], given[0])
+        return (new or func._schema.is_mutable) and func.overloadpacket.__name__ not in _EMPTY
 
-    def _note(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        given: list[Tensor],
-        results: list[Tensor],
-        kernel: bool,
-        signature: int,
-        module: str,
-        phase: Phase,
-    ) -> None:
-        name, found = func.overloadpacket.__name__, flops(func, args)
+    def _work(self, func: Any, args: tuple[Any, ...]) -> tuple[int, int, str]:
+        """FLOPs of the model's and of its kernel, and the format of what is multiplied."""
+        found = flops(func, args)
         if found is None:
-            self.uncounted.add(name)
-        written = results or (given if func._schema.is_mutable else [])  # lists that change in place are not returned
-        if name in _OVERWRITES:
-            written, given = given[: len(given) // 2 or 1], given[len(given) // 2 :] if len(given) > 1 else []
-        if name == FUSED:
-            given, written = args
-        moved = (bytes_of(given), bytes_of(written)) if kernel else (0, 0)
-        model = 0 if recomputed() else found or 0
-        work = model, executed(func, args, found or 0), self._form(func, args, found)
-        self.ops.append(Op(name, module, phase, *work, *moved, kernel, len(given), signature, self.micro))
+            self.uncounted.add(func.overloadpacket.__name__)
+        return 0 if recomputed() else found or 0, executed(func, args, found or 0), self._form(func, args, found)
 
     def _form(self, func: Any, args: tuple[Any, ...], found: int | None) -> str:
         if not found:
@@ -239,6 +190,20 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ops = [replace(op, module=module, phase=phase, micro=self.micro) for op in noted.ops]
         made = [m._replace(module=module, phase=phase, again=again) for m in noted.made]
         self.note_again(Noted(ops, made, noted.events))
+
+
+def _operands(
+    func: Any, args: tuple[Any, ...], given: list[Tensor], results: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What an op reads and what it writes."""
+    name = func.overloadpacket.__name__
+    if name == FUSED:
+        read, written = args
+        return read, written
+    written = results or (given if func._schema.is_mutable else [])  # lists that change in place are not returned
+    if name not in _OVERWRITES:
+        return given, written
+    return (given[len(given) // 2 :] if len(given) > 1 else []), given[: len(given) // 2 or 1]
 
 
 class Untraceable(ModelError):

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mpt.dispatch import Mode
 
-class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+
+class StorageMeter(Mode):
     """Follows each storage that an op inside returns, from its making until it is freed.
 
     `live_bytes` and `peak_bytes` count new storages only. What a kernel takes and frees inside one op
@@ -21,7 +22,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.live_bytes = 0
         self.peak_bytes = 0
         self._followed: dict[int, int] = {}
@@ -35,11 +36,6 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._paused = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler at the first op (1.4 s) and go through a wrapper at each."""
-        return False
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ import mpt
 
 PACKAGE = Path(mpt.__file__).parent
 LAYERS = (
-    {"errors", "registry", "types", "units", "rng", "recompute", "usercode"},
+    {"errors", "registry", "types", "units", "rng", "recompute", "usercode", "dispatch"},
     {"formats", "config", "stats"},
     {"precision", "scaling", "models", "data", "tasks", "optim", "schedules", "checkpoint"},
     {"plan", "record", "telemetry"},
