@@ -49,9 +49,8 @@ def call(function: Callable[..., Any], path: str, key: str, kwargs: Mapping[str,
     accepted = set(_parameters(function))
     offered = {name: value for name, value in offers.items() if name in accepted}
     with explained(f"{key}=`{path}`", key.replace("path", "kwargs"), function):
-        return function(
-            **{**offered, **{str(name): value for name, value in kwargs.items()}}
-        )  # YAML: a name may be `nan`
+        named = {str(name): value for name, value in kwargs.items()}  # in YAML `nan` is a number
+        return function(**{**offered, **named})
 
 
 @contextmanager
@@ -81,11 +80,12 @@ def _place(error: BaseException, function: Callable[..., Any] | None) -> str:
 
 
 def calling_line() -> str:
-    """`file.py:line` of the innermost caller whose code is neither mpt's nor torch's; empty where there is none."""
+    """`file.py:line` of the innermost caller whose code is neither mpt's nor torch's; empty where there is none.
+
+    Outside of the training step, which calls the model, no caller is looked for: a user's script may be there.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(
-        "mpt.train"
-    ):  # who called the model
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("mpt.train"):
         if not _foreign(frame):
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back

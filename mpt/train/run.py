@@ -24,7 +24,7 @@ from mpt.record.folder import new_run_dir
 from mpt.record.provenance import environment, source
 from mpt.record.writer import RunWriter, past
 from mpt.telemetry.clock import Clock
-from mpt.telemetry.console import Console, make_console
+from mpt.telemetry.console import make_console
 from mpt.telemetry.memory import MemoryMeter
 from mpt.train.begin import make_course, on_device, preflown, require_space
 from mpt.train.closing import last_lines
@@ -78,19 +78,14 @@ def _train(
         saver = _saver(cfg, run_dir, writer)
 
         def go() -> Ending:
-            _describe(course, writer, console, run_dir, start, seen, told, argv)
+            _describe(course, writer, seen, argv)
+            _begin(course, writer, start, told)
+            console.start([*_first_lines(course, start, seen, told), f"record: {run_dir}"])
             loop = Loop(course, batches=batches, writer=writer, saver=saver, console=console, stop=stop, memory=memory)
             with saver:
                 return loop.run()
 
-        ending = _ending(go, writer)
-        if ending.status in ("done", "diverged"):
-            measure_underflow(course)
-        try:
-            writer.json("summary", summarize(course, ending, seen, memory, saver.costs))
-            writer.finish(ending.marker, ending.reason)
-        except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
-            ending = Ending("FAILED", fault.exit_code, str(fault))
+        ending = _closed(course, _ending(go, writer), seen, memory, saver, writer)
         console.finish(list(last_lines(course, ending, run_dir, argv)))
     return ending.exit_code
 
@@ -119,37 +114,36 @@ def _saver(cfg: RunConfig, run_dir: Path, writer: RunWriter) -> Saver:
     return Saver(store, background=cfg.checkpoint.background, sync=writer.sync, told=tell)
 
 
-def _describe(
-    course: Course,
-    writer: RunWriter,
-    console: Console,
-    run_dir: Path,
-    start: Origin,
-    seen: Preflight,
-    told: list[str],
-    argv: list[str],
-) -> None:
-    """Asked, decided, where, exact code and observed formats are on disk; the first lines are shown."""
+def _describe(course: Course, writer: RunWriter, seen: Preflight, argv: list[str]) -> None:
+    """Asked, decided, where, exact code and observed formats are on disk."""
     run = course.run
     writer.text("config.yaml", saved.dump(run.cfg))
     writer.json("plan", run.plan.to_json())
     writer.json("env", environment(run.plan.device, observed(), torch.get_num_threads()))
     writer.text("source.txt", source(argv))
     writer.json("audit", seen.document())
-    lines = [*run.plan.lines(), *run.data.notes, *seen.lines(), *told]
-    lines += start.told()
-    if run.cfg.debug.inject:
-        lines.append("faults are put in on purpose (debug.inject): what comes of it is no result")
-    step = course.history.totals.step
+
+
+def _begin(course: Course, writer: RunWriter, start: Origin, told: list[str]) -> None:
+    """The first events are on disk: whether the run is new, and what its data are like."""
     if start.checkpoint is not None:
-        lines.append(f"goes on after step {step} from {start.checkpoint}")
-        passed = start.told()
-        writer.event("resumed", step=step, checkpoint=str(start.checkpoint), changed=told, passed_over=passed)
+        step, path = course.history.totals.step, str(start.checkpoint)
+        writer.event("resumed", step=step, checkpoint=path, changed=told, passed_over=start.told())
     else:
         writer.event("started", notes=[*told, *start.told()])
-    for note in run.data.notes:
+    for note in course.run.data.notes:
         writer.event("data", note=note)
-    console.start([*lines, f"record: {run_dir}"])
+
+
+def _first_lines(course: Course, start: Origin, seen: Preflight, told: list[str]) -> list[str]:
+    """What is shown before the first step."""
+    run = course.run
+    lines = [*run.plan.lines(), *run.data.notes, *seen.lines(), *told, *start.told()]
+    if run.cfg.debug.inject:
+        lines.append("faults are put in on purpose (debug.inject): what comes of it is no result")
+    if start.checkpoint is not None:
+        lines.append(f"goes on after step {course.history.totals.step} from {start.checkpoint}")
+    return lines
 
 
 def _ending(go: Callable[[], Ending], writer: RunWriter) -> Ending:
@@ -167,3 +161,17 @@ def _ending(go: Callable[[], Ending], writer: RunWriter) -> Ending:
         with suppress(MptError):
             writer.finish("FAILED", f"{type(error).__name__}: {error}")
         raise
+
+
+def _closed(
+    course: Course, ending: Ending, seen: Preflight, memory: MemoryMeter, saver: Saver, writer: RunWriter
+) -> Ending:
+    """Summary and marker are on disk; how the run ended, or that they could not be written."""
+    if ending.status in ("done", "diverged"):
+        measure_underflow(course)
+    try:
+        writer.json("summary", summarize(course, ending, seen, memory, saver.costs))
+        writer.finish(ending.marker, ending.reason)
+    except RunFault as fault:  # a disk that fails at the very end takes nothing that was saved
+        return Ending("FAILED", fault.exit_code, str(fault))
+    return ending
