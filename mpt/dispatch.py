@@ -8,7 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While entered, ops go through `__torch_dispatch__`, as it stands there: a compiler has nothing to do with it."""
+    """While entered, each op goes through `__torch_dispatch__`."""
+
+    def __init_subclass__(cls) -> None:
+        """Not torch's, which imports its compiler (1.4 s) to keep it out of `__torch_dispatch__`, and wraps that."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -19,8 +22,3 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler (1.4 s) to keep it out of `__torch_dispatch__`, and wrap each call."""
-        return False
