@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mpt.formats.table import format_of
 from mpt.precision.nested import tensors
+from mpt.precision.owners import place
 from mpt.precision.spoilt import deliberate, spoilt
 from mpt.units import counted
 from mpt.usercode import calling_line
@@ -51,8 +52,7 @@ class Misfits:
 
     def _put(self, kind: str, module: str | None, what: str) -> None:
         line = calling_line()
-        where = f"module `{module}`" if module else "the model's own forward"
-        self._told.setdefault((kind, line or where), f"{where}{f' ({line})' if line else ''}: {what}")
+        self._told.setdefault((kind, line or place(module, "")), f"{place(module, line)}: {what}")
 
     def _overflow(self, func: Any, args: Any, kwargs: Any, t: Tensor, module: str | None) -> None:
         """Upwards only: masks are written with numbers so far below zero that they overflow."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mpt.dispatch import Mode
 from mpt.precision.emulate import GEMMS, VECTORS
@@ -129,8 +128,7 @@ class Observer(Mode):
             self._count(func, args, "")
         name, phase = self._owners.of(node)
         if phase == "forward" and not self.emulating:
-            with _disable_current_modes():  # what looking at a tensor takes is no memory of the step
-                self.misfits.watch(func, args, kwargs, out, name)
+            self.misfits.watch(func, args, kwargs, out, name)
         if name is not None and not self.emulating:
             if not (self._kept.owns(node) and _multiplies_float32(func, args)):
                 self._record(self.seen[name], phase, func, args, out)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mpt.dispatch import Mode
 from mpt.precision.emulate import Emulation
 from mpt.precision.nested import tensors
-from mpt.precision.owners import ByStorage, Owners, Phase
+from mpt.precision.owners import ByStorage, Owners, Phase, place
 from mpt.precision.spoilt import Extent, advice, deliberate, divides_by_zero, extent, has_nan, spoilt
 from mpt.usercode import calling_line
 
@@ -42,8 +42,7 @@ class Origin:
     def told(self) -> str:
         """One sentence, and what to do about it."""
         what = f"the gradient of `{self.op}`" if self.phase == "backward" else f"`{self.op}`"
-        where = f"module `{self.module}`" if self.module else "the model's own forward"
-        head = f"{what} in {where}{f' ({self.line})' if self.line else ''} made {self.made} of {self._operands()}"
+        head = f"{what} in {place(self.module, self.line)} made {self.made} of {self._operands()}"
         format_name = self.output["format"] if self.output else ""
         return f"{head}: {advice(self.op, self.made, self.of, format_name, self.module)}"
 
@@ -109,30 +108,31 @@ class Origins(Mode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        node = torch._C._current_autograd_node()
-        module, phase = self._owners.of(node)
-        if phase == "forward":
+        if self._owners.of(torch._C._current_autograd_node())[1] == "forward":
             self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
             self._lines.append(calling_line())
-        operands = [t for t in tensors((args, kwargs)) if spoilt(t)]  # before the op, which may work in place
-        nans = any(has_nan(t) for t in operands)
+        before = [(t, has_nan(t)) for t in tensors((args, kwargs)) if spoilt(t)]  # the op may work in place
         out = func(*args, **kwargs)
         bad = [t for t in tensors(out) if spoilt(t)]
         if bad:
-            origin = next((o for t in operands if (o := self.of(t)) is not None), None)
-            turns = bool(operands) and not nans and any(has_nan(t) for t in bad)
-            if origin is None and (turns or not (operands or deliberate(func, args, kwargs))):
-                of = "inf" if operands else "zero" if divides_by_zero(func, args) else "finite"
-                origin = self._origin(func, args, bad, module, phase, node, of)
-            for t in bad:
-                self._traces.put(t, origin)
+            self._follow(func, args, kwargs, before, bad)
         if not self.emulating and func.overloadpacket not in _CASTS:
             self._emulated = ""
         return out
 
-    def _origin(
-        self, func: Any, args: Any, bad: list[Tensor], module: str | None, phase: Phase, node: Any, of: str
-    ) -> Origin:
+    def _follow(self, func: Any, args: Any, kwargs: Any, before: list[tuple[Tensor, bool]], bad: list[Tensor]) -> None:
+        """What is non-finite goes back to where its operands' was, to this op, or to nothing: somebody wrote it."""
+        origin = next((o for t, _ in before if (o := self.of(t)) is not None), None)
+        turns = bool(before) and not any(nan for _, nan in before) and any(has_nan(t) for t in bad)
+        if origin is None and (turns or not (before or deliberate(func, args, kwargs))):
+            of = "inf" if before else "zero" if divides_by_zero(func, args) else "finite"
+            origin = self._origin(func, args, bad, of)
+        for t in bad:
+            self._traces.put(t, origin)
+
+    def _origin(self, func: Any, args: Any, bad: list[Tensor], of: str) -> Origin:
+        node = torch._C._current_autograd_node()
+        module, phase = self._owners.of(node)
         op, line = func.overloadpacket.__name__.strip("_"), self._lines[-1] if self._lines else ""
         if func.overloadpacket in _CASTS:
             op = self._emulated or "cast"

@@ -73,6 +73,12 @@ class Owners:
             self._names.append(name)
 
 
+def place(module: str | None, line: str) -> str:
+    """Where an op stands, for people: its module, and the line of code where that is known."""
+    where = f"module `{module}`" if module else "the model's own forward"
+    return f"{where} ({line})" if line else where
+
+
 class ByStorage(Generic[T]):
     """Something known of a storage, for as long as it lives."""
 

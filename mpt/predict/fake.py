@@ -57,29 +57,15 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float =
     cfg = replace(cfg, trainer=replace(cfg.trainer, compile=compiled, cuda_graphs=False))
     size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
     with _explained(plan.model, compiled), _no_trace_left(), _compiling(cfg, plan), _Nothing() as mode, _NoNumbers():
-        model = _fake_model(cfg, plan, mode)
         reads = Reads()
-        with reads:
-            parts = imagined(cfg, plan, model)
-            reads.state = parts.optimizer.state_tensors
-            engine = make_engine(parts)
-            if parts.optimizer.by_closure:
-                what = "decides by its numbers how often it computes the loss"
-                raise Untraceable(Problem(f"optimizer={cfg.optimizer.name}", what))
-            model = engine.stepper.model = Root(engine.stepper.model) if compiled else parts.model
-            if compiled or not parts.optimizer.state_tensors():  # made in the first step, where there is any
-                engine.stepper([_batch(cfg, plan, size)])
+        parts, engine, root = _made(cfg, plan, mode, reads, size)
         window = [_batch(cfg, plan, size) for _ in range(micro)]
         lasting = lasting_bytes(cfg, plan, parts, engine, window[0])
         if sum(lasting.values()) > at_most:
             raise TooLarge(Problem(plan.name, f"has {bytes_text(sum(lasting.values()))} between steps"))
         kept = kept_tensors(parts, engine)
-        tf32 = plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated
-        tracker = Tracker(model, tf32, reads)
-        tracker.lifetimes.number(parts.model.parameters())
-        spare_repeats(parts, tracker)
-        with tracker:
-            _attempt(parts, engine, tracker, window)
+        tracker = Tracker(root, plan.mechanism.compute == "tfloat32" and not plan.mechanism.emulated, reads)
+        _attempt(parts, engine, tracker, window)
         weights = module_bytes(parts, lasting)
         for holder in parts.policy.weights:  # freed here, where fake tensors can be
             holder.grad = None
@@ -107,6 +93,26 @@ class TooLarge(ModelError):
     """A step that does not fit, whatever its ops take."""
 
 
+def _made(cfg: RunConfig, plan: Plan, mode: FakeTensorMode, reads: Reads, size: int) -> tuple[Parts, Engine, nn.Module]:
+    """The parts of a step as they stand before it, what the engine makes of them, and what it calls as the model.
+
+    Raises: Untraceable for a step that is no sequence of ops known before.
+    """
+    model = _fake_model(cfg, plan, mode)
+    with reads:
+        parts = imagined(cfg, plan, model)
+        reads.state = parts.optimizer.state_tensors
+        engine = make_engine(parts)
+        if parts.optimizer.by_closure:
+            what = "decides by its numbers how often it computes the loss"
+            raise Untraceable(Problem(f"optimizer={cfg.optimizer.name}", what))
+        stepper, compiled = engine.stepper, cfg.trainer.compile
+        root = stepper.model = Root(stepper.model) if compiled else parts.model
+        if compiled or not parts.optimizer.state_tensors():  # made in the first step, where there is any
+            stepper([_batch(cfg, plan, size)])
+    return parts, engine, root
+
+
 def _fake_model(cfg: RunConfig, plan: Plan, mode: FakeTensorMode) -> nn.Module:
     """Built on nothing; where its code needs numbers as it builds, made of a real one."""
     try:
@@ -127,16 +133,19 @@ def _emptied(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 
 def _attempt(parts: Parts, engine: Engine, tracker: Tracker, window: list[Batch]) -> None:
-    """As Stepper does it, the update told apart."""
+    """As Stepper does it, seen by the tracker, the update told apart."""
     stepper = engine.stepper
-    tracker.follow_gradients(parts.policy.weights)
-    engine.buffers.keep()
-    attempt, excess = stepper.backward(window)
-    tracker.phase = "update"
-    with torch.no_grad():
-        stepper.update(attempt, excess)
-    for master in parts.policy.masters:
-        tracker.lifetimes.is_gradient(master)
+    tracker.lifetimes.number(parts.model.parameters())
+    spare_repeats(parts, tracker)
+    with tracker:
+        tracker.follow_gradients(parts.policy.weights)
+        engine.buffers.keep()
+        attempt, excess = stepper.backward(window)
+        tracker.phase = "update"
+        with torch.no_grad():
+            stepper.update(attempt, excess)
+        for master in parts.policy.masters:
+            tracker.lifetimes.is_gradient(master)
 
 
 def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:

@@ -83,7 +83,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
         plan,
         for_device(traced, plan.device),
         limit,
-        line.largest(limit) if isinstance(line, Scaling) and isinstance(limit, int) else _unknown(line, limit),
+        _largest(line, limit),
         line.peak_bytes(1) if isinstance(line, Scaling) else line,
         found,
         how,
@@ -97,9 +97,11 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
     )
 
 
-def _unknown(line: Scaling | Unmeasured, limit: int | Unmeasured) -> Unmeasured:
-    assert isinstance(line, Unmeasured) or isinstance(limit, Unmeasured), "one of them is not known"
-    return line if isinstance(line, Unmeasured) else limit if isinstance(limit, Unmeasured) else Unmeasured("")
+def _largest(line: Scaling | Unmeasured, limit: int | Unmeasured) -> int | Unmeasured:
+    """Samples in the largest micro-batch that fits."""
+    if isinstance(line, Unmeasured):
+        return line
+    return limit if isinstance(limit, Unmeasured) else line.largest(limit)
 
 
 def native(cfg: RunConfig, plan: Plan) -> tuple[RunConfig, Plan]:
