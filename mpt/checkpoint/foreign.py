@@ -19,6 +19,7 @@ WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")
 
 _PIECES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """What compilers, sharding and recomputation put into the middle of names."""
+_WANT = "give a run folder, a checkpoint of one, or a file with a state dict (.pt, .safetensors)"
 _UNREADABLE = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, LookupError, TypeError)
 
 
@@ -73,9 +74,6 @@ def _safetensors(path: Path) -> Any:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(Problem(str(path), f"can't be read: {first_line(error)}", _WANT)) from error
-
-
-_WANT = "give a run folder, a checkpoint of one, or a file with a state dict (.pt, .safetensors)"
 
 
 def _weights(held: Any, path: Path) -> tuple[dict[str, Tensor], str]:

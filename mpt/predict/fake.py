@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -20,30 +16,27 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
     unset_fake_temporarily,
 )
-from torch.overrides import TorchFunctionMode
 
 from mpt.build import Parts, channels_last, imagined, model_of
 from mpt.config.schema import RunConfig
 from mpt.errors import ModelError, MptError, Problem, first_line
-from mpt.formats.hadamard import hadamard_matrix
 from mpt.plan.plan import Plan
 from mpt.precision.switches import flags
 from mpt.predict.compiled import traced_compiled
 from mpt.predict.inductor import Root, unbuilt
 from mpt.predict.lasting import kept_tensors, lasting_bytes, module_bytes, parameters_of
+from mpt.predict.nothing import NoNumbers, Nothing, no_trace_left
 from mpt.predict.reads import Reads
 from mpt.predict.repeats import spare_repeats
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Tracker, Untraceable
 from mpt.recompute import blocks
-from mpt.rng import capture, restore
 from mpt.train.engine import Engine, make_engine
 from mpt.train.faults import line_of
 from mpt.types import Batch
 from mpt.units import bytes_text
 from mpt.usercode import FAULTS
 
-_TORCHS_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 MEASURED_WAY = "`mpt train … trainer.max_steps=10` measures memory and time; `mpt bench` compares precisions"
 
 
@@ -56,7 +49,7 @@ def trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float =
     compiled = traced_compiled(cfg, plan)
     cfg = replace(cfg, trainer=replace(cfg.trainer, compile=compiled, cuda_graphs=False))
     size, micro = batch or plan.batch_size, min(plan.length.accumulate, 2)
-    with _explained(plan.model, compiled), _no_trace_left(), _compiling(cfg, plan), _Nothing() as mode, _NoNumbers():
+    with _explained(plan.model, compiled), no_trace_left(), _compiling(cfg, plan), Nothing() as mode, NoNumbers():
         reads = Reads()
         parts, engine, root = _made(cfg, plan, mode, reads, size)
         window = [_batch(cfg, plan, size) for _ in range(micro)]
@@ -167,50 +160,6 @@ def _compiling(cfg: RunConfig, plan: Plan) -> Iterator[None]:
         return
     with flags(cfg.precision, plan.device), unbuilt():
         yield
-
-
-@contextmanager
-def _no_trace_left() -> Iterator[None]:
-    """And no tensor that holds nothing stays in a cache, nor a real one in the trace."""
-    state = capture(torch.device("cpu"))
-    hadamard_matrix.cache_clear()
-    quiet = _TORCHS_LOG.disabled
-    _TORCHS_LOG.disabled = True  # what fails is told by _explained
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Accessing the data pointer of FakeTensor"
-            )  # to compare addresses
-            yield
-    finally:
-        _TORCHS_LOG.disabled = quiet
-        hadamard_matrix.cache_clear()
-        restore(state, torch.device("cpu"))
-
-
-class _Nothing(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors that stay of one mode when they are copied, and whose in-place kernels do not run.
-
-    An op that only writes into its operands makes no tensor. Without a meta kernel, as torch's fused optimizers are,
-    torch would run it on real zeros: 16 bytes a weight, on a machine that may not have them.
-    """
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Nothing:
-        return self
-
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable and not func._schema.returns:
-            return None
-        return super().dispatch(func, types, args, kwargs)
-
-
-class _NoNumbers(TorchFunctionMode):
-    """Tensors that hold nothing give zeros to numpy: the runner looks at a norm so, which costs no read."""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func is Tensor.numpy:
-            return np.zeros(tuple(args[0].shape), np.float32)
-        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
