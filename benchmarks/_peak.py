@@ -18,8 +18,8 @@ from _peers import Expert, Table
 
 from mpt import registry
 from mpt.build import channels_last
-from mpt.config._guard import GUARDS
 from mpt.config.compose import compose
+from mpt.config.guard import GUARDS
 from mpt.config.schema import RunConfig
 from mpt.precision.probe import probe
 from mpt.rng import seed_all

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from mpt import recompute, registry
-from mpt.config._update import in_windows
 from mpt.config.fingerprint import fingerprint
 from mpt.config.schema import RunConfig
+from mpt.config.update import in_windows
 from mpt.data._context import DataContext, DataSource
 from mpt.errors import ConfigError, MptError, Problem
 from mpt.optim import build_optimizer, is_fused

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpt.config._update import rounds_stochastically
 from mpt.config.schema import LayerRule, RunConfig
+from mpt.config.update import rounds_stochastically
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.attention import attention_of
 from mpt.formats.operand import gemms_of

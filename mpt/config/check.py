@@ -12,13 +12,13 @@ from mpt.config import _distributed
 from mpt.config._combinations import COMBINATIONS
 from mpt.config._debug import DEBUG
 from mpt.config._graphs import GRAPHS
-from mpt.config._guard import RULES as GUARD
 from mpt.config._low_bit import LOW_BIT
 from mpt.config._places import PLACES
-from mpt.config._update import UPDATE
 from mpt.config.flat import flatten
+from mpt.config.guard import RULES as GUARD
 from mpt.config.ranges import range_problems
 from mpt.config.schema import RunConfig
+from mpt.config.update import UPDATE
 from mpt.errors import ConfigError, Problem
 
 Rule = Callable[[RunConfig], Iterator[Problem]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mpt.config._update import rounds_stochastically
 from mpt.config.schema import RunConfig
+from mpt.config.update import rounds_stochastically
 from mpt.plan.plan import Plan
 from mpt.precision.low.settings import low_bit
 

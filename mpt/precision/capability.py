@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpt.config._update import SPLIT
+from mpt.config.update import SPLIT
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.operand import Gemms
 from mpt.formats.table import COMPUTE, format_of

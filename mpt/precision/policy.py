@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from mpt.config._update import SPLIT, in_windows, rounds_stochastically
+from mpt.config.update import SPLIT, in_windows, rounds_stochastically
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.rounding import storage_dtype
 from mpt.formats.stored import Storage

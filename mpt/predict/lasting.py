@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from mpt.build import Parts
-from mpt.config._guard import returning
+from mpt.config.guard import returning
 from mpt.config.schema import RunConfig
 from mpt.plan.plan import Plan
 from mpt.precision.roles import own_parameters

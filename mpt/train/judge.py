@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from mpt.checkpoint import Saver
-from mpt.config._guard import returning, returns
+from mpt.config.guard import returning, returns
 from mpt.errors import ExitCode
 from mpt.train.guards import Alarm, Watch
 from mpt.train.guards._facts import facts

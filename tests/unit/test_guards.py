@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mpt.config._guard import GUARDS
 from mpt.config.check import check
 from mpt.config.compose import compose
+from mpt.config.guard import GUARDS
 from mpt.config.paths import conf_dir
 from mpt.config.schema import GuardConfig
 from mpt.train.guards import Facts, Watch

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpt.config._guard import GUARDS, action, returns
+from mpt.config.guard import GUARDS, action, returns
 from mpt.config.schema import GuardConfig
 from mpt.train.guards._base import Alarm, Facts, Guard, cause
 from mpt.train.guards.skips import Skips
