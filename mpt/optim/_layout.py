@@ -8,6 +8,8 @@ from torch import Tensor
 
 def is_dense(x: Tensor) -> bool:
     """Whether its numbers fill a stretch of memory, each at its own place, in some order of its dimensions."""
+    if not x.numel():
+        return True
     filled = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size != 1:

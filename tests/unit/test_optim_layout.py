@@ -67,6 +67,7 @@ def test_the_order_of_memory() -> None:
     assert [is_dense(layout(x)) for layout in LAYOUTS.values()] == [True, True, True, False]
     assert is_dense(torch.ones(1, 4, 1))
     assert is_dense(torch.ones(()))
+    assert is_dense(torch.ones(0, 4))
     assert not is_dense(torch.ones(4, 1).expand(4, 3))
     assert not is_dense(torch.ones(6)[::2])
     flat = in_memory_order(LAYOUTS["channels_last"](x))
