@@ -19,6 +19,7 @@ from mpt.dispatch import Mode
 from mpt.predict.memory import memory
 from mpt.predict.operands import Call, TensorSpec
 from mpt.predict.replay import Replay
+from mpt.predict.rnn import READS_WORKSPACE
 from mpt.predict.roofline import Rates, Time, reckon, roofline, times_of
 from mpt.predict.trace import Trace
 from mpt.rng import capture, restore
@@ -140,9 +141,10 @@ def _extend(trace: Trace, rates: Rates, measured: dict[int, float]) -> None:
 def _timed(call: Call, device: torch.device, others: Tensor | None) -> float | None:
     """Seconds of one call on operands of that kind; None where it can't be made again.
 
-    What takes a tensor without elements is not tried: a trace shows a kernel's workspace so, and the kernel reads it.
+    What takes a tensor without elements is not tried: a trace shows a kernel's workspace so, and the kernel reads it;
+    nor are those that are known to read one.
     """
-    if any(isinstance(leaf, TensorSpec) and 0 in leaf.shape for leaf in call.leaves):
+    if call.func in READS_WORKSPACE or any(isinstance(leaf, TensorSpec) and 0 in leaf.shape for leaf in call.leaves):
         return None
     try:
         with torch.no_grad():

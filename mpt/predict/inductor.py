@@ -31,13 +31,15 @@ def unbuilt() -> Iterator[None]:
     """torch.compile makes its graphs anew inside, and builds no kernel; what it made is forgotten at the end."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as autograd
-    from torch._inductor import config, cpu_vec_isa
+    from torch._inductor import config, cpp_builder, cpu_vec_isa
     from torch._inductor.graph import GraphLowering
 
     torch.compiler.reset()
     with (
         patch.object(GraphLowering, "compile_to_module", _module),
         patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: []),  # it would try a compiler, for seconds
+        patch.object(cpp_builder, "is_gcc", lambda: False),  # both look for a compiler, and there may be none
+        patch.object(cpp_builder, "is_msvc_cl", lambda: False),
         config.patch(fx_graph_cache=False),
         autograd.patch(enable_autograd_cache=False),
         dynamo.patch(automatic_dynamic_shapes=False),  # a trace of another batch is no second batch of a run

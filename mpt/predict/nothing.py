@@ -15,9 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from mpt.formats.hadamard import hadamard_matrix
+from mpt.predict import rnn
 from mpt.rng import capture, restore
 
-_TORCHS_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+_TORCHS_LOGS = [logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "_inductor.scheduler")]
+"""The second writes a whole graph where the compiler fails."""
 
 
 @contextmanager
@@ -25,15 +27,17 @@ def no_trace_left() -> Iterator[None]:
     """Random states are afterwards what they were; no such tensor stays in a cache, nor a real one in the trace."""
     state = capture(torch.device("cpu"))
     hadamard_matrix.cache_clear()
-    quiet = _TORCHS_LOG.disabled
-    _TORCHS_LOG.disabled = True  # what fails is told by fake.trace
+    quiet = [log.disabled for log in _TORCHS_LOGS]
+    for log in _TORCHS_LOGS:
+        log.disabled = True  # what fails is told by fake.trace
     try:
         with warnings.catch_warnings():
             # addresses are compared
             warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
             yield
     finally:
-        _TORCHS_LOG.disabled = quiet
+        for log, was in zip(_TORCHS_LOGS, quiet, strict=True):
+            log.disabled = was
         hadamard_matrix.cache_clear()
         restore(state, torch.device("cpu"))
 
@@ -51,13 +55,14 @@ class Nothing(FakeTensorMode):  # type: ignore[no-untyped-call]
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable and not func._schema.returns:
             return None
-        return super().dispatch(func, types, args, kwargs)
+        out = super().dispatch(func, types, args, kwargs)
+        return rnn.with_workspace(args, out) if func is rnn.FORWARD else out
 
 
 class NoNumbers(TorchFunctionMode):
-    """Tensors that hold nothing give zeros to numpy: the runner looks at a norm so, which costs no read."""
+    """A number that holds nothing gives zero to numpy: the runner looks at a norm so, which costs no read."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func is Tensor.numpy:
-            return np.zeros(tuple(args[0].shape), np.float32)
+        if func is Tensor.numpy and not args[0].dim():
+            return np.zeros((), np.float32)
         return func(*args, **(kwargs or {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from mpt.telemetry.profile import profiler
 
 _UNSEEN = "mpt: not followed"
 _LIBRARY = "aten::"
+_COMPOSITE = "CompositeImplicitAutograd"
 _C10 = Path(torch.__file__).parent / "lib" / "libc10.so"
 _ERRORS = 2
 """Level of torch's C++ logger above warnings. Source: torch, c10/util/logging_is_not_google_glog.h."""
@@ -23,8 +25,8 @@ _ERRORS = 2
 class AllocationMeter:
     """Follows each block from its making until it is freed.
 
-    `peak_bytes` is known once it was left. Not counted: blocks from before, what other threads take, and what an op of
-    torch's takes and gives back (workspace), as StorageMeter does not see it.
+    `peak_bytes` is known once it was left. Not counted: blocks from before, what other threads take, and what a kernel
+    of torch's takes and gives back (workspace), as StorageMeter does not see it.
     """
 
     def __init__(self) -> None:
@@ -74,14 +76,23 @@ class _Block(NamedTuple):
 
 
 def _blocks(events: Iterable[Any]) -> Iterator[_Block]:
-    """Of these events and those inside them; of a library's op those that outlive it, and what it gives back."""
+    """Of these events and those inside them; of a kernel of the library's those that outlive it, and what it gives back."""
     for event in events:
         if event.tag == _EventType.Allocation:
             yield _Block(event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size)
-        elif event.name.startswith(_LIBRARY):
+        elif event.name.startswith(_LIBRARY) and not _is_composite(event.name):
             yield from _outliving(_in_order(_blocks(event.children)))
         elif event.name != _UNSEEN:
             yield from _blocks(event.children)
+
+
+@cache
+def _is_composite(name: str) -> bool:
+    """Whether it is nothing but calls of other ops, as a GRU is: dispatch modes see those, each with its results."""
+    packet = getattr(torch.ops.aten, name.removeprefix(_LIBRARY), None)
+    forms = [] if packet is None else [getattr(packet, form).name() for form in packet.overloads() if "out" not in form]
+    known = [form for form in forms if torch._C._dispatch_has_kernel(form)]
+    return bool(known) and all(torch._C._dispatch_has_kernel_for_dispatch_key(form, _COMPOSITE) for form in known)
 
 
 def _outliving(blocks: Iterable[_Block]) -> Iterator[_Block]:

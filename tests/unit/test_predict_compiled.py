@@ -59,6 +59,24 @@ def test_the_peak_of_a_compiled_run_is_what_was_predicted(tmp_path: Path, precis
     assert "mpt bench" in done.summary["speed"]["predicted_step_ms_reason"]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_recurrent_nets_are_predicted_with_what_their_kernels_keep(tmp_path: Path, compiled: bool) -> None:
+    """An LSTM's kernel keeps a workspace; a GRU is made of other ops. torch compiles around both."""
+    (tmp_path / "recurrent_of_user.py").write_text(
+        "import torch\nclass M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = torch.nn.LSTM(8, 16, batch_first=True)\n"
+        "        self.b = torch.nn.GRU(16, 10, batch_first=True)\n"
+        "    def forward(self, x):\n        return self.b(self.a(x.flatten(1, 2))[0])[0][:, -1]\n"
+    )
+    done = Done(
+        tmp_path / "run", "model=custom", f"model.path={tmp_path}/recurrent_of_user.py:M", "data=digits", "device=cpu",
+        f"trainer.compile={str(compiled).lower()}", "trainer.predict=true", "trainer.max_steps=3",
+        "trainer.eval_every=0", "checkpoint.every=0",
+    )  # fmt: skip
+    memory = done.summary["memory"]
+    assert abs(memory["predicted_peak_bytes"] - memory["peak_bytes"]) <= 8  # numbers of one element
+
+
 def test_a_chain_is_one_kernel_that_reads_its_input_and_writes_its_result(tmp_path: Path) -> None:
     words = user_model(tmp_path, "return (torch.relu(x) + 1).sigmoid() * 3")
     eager, compiled = traced(*words), traced(*words, COMPILED)
@@ -84,6 +102,20 @@ def test_a_model_that_reads_numbers_is_told_compiled_too(tmp_path: Path) -> None
     (problem,) = error.value.problems
     assert "reads a tensor's value while it computes" in problem.what
     assert "mpt train … trainer.max_steps=10" in problem.hint
+
+
+def test_numpy_in_a_model_is_compiled_and_no_zeros_are_put_in_its_place(tmp_path: Path) -> None:
+    words = user_model(
+        tmp_path, "import numpy\n        return x * torch.from_numpy(numpy.abs(x.detach().numpy()))"
+    )
+    with pytest.raises(Untraceable, match="numpy"):
+        traced(*words)
+    done = Done(
+        tmp_path / "run", *words, "data=digits", "device=cpu", COMPILED, "trainer.predict=true",
+        "trainer.max_steps=3", "trainer.eval_every=0", "checkpoint.every=0",
+    )  # fmt: skip
+    memory = done.summary["memory"]
+    assert memory["predicted_peak_bytes"] == memory["peak_bytes"]
 
 
 def test_emulated_formats_are_predicted_as_they_run_eagerly() -> None:

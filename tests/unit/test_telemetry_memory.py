@@ -59,6 +59,15 @@ def test_blocks_are_followed_as_storages_are() -> None:
     assert blocks.peak_bytes == storages.peak_bytes > y.values.nbytes + y.indices.nbytes
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.LSTM])
+def test_ops_made_of_other_ops_are_followed_as_storages_are(kind: type[nn.RNNBase]) -> None:
+    net, x = kind(8, 16, batch_first=True), torch.randn(4, 8, 8)
+    net(x)  # a kernel made at the first call takes memory then
+    with AllocationMeter() as blocks, StorageMeter() as storages:
+        net(x)[0].sum().backward()
+    assert blocks.peak_bytes == storages.peak_bytes
+
+
 def test_a_compiled_run_whose_steps_were_not_observed_has_no_peak_but_a_reason() -> None:
     meter = MemoryMeter("cpu", compiled=True)
     with meter.observed(torch.zeros(KB)):
