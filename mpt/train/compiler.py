@@ -42,9 +42,9 @@ def require_compiler(cfg: RunConfig, plan: Plan) -> None:
 
 def _require_place() -> None:
     """Raises: ConfigError where torch's compiler can't write into its folder."""
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
     try:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir  # makes it, for some part of torch's own
+
         with tempfile.TemporaryFile(dir=cache_dir()):
             pass
     except OSError as error:
