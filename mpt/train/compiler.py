@@ -49,7 +49,8 @@ def _require_place() -> None:
             pass
     except OSError as error:
         what = f"got `true`, but torch's compiler can't write what it makes: {error}"
-        raise ConfigError(Problem(KEY, what, f"let TORCHINDUCTOR_CACHE_DIR name a folder of yours; or {AWAY}")) from error
+        hint = f"let TORCHINDUCTOR_CACHE_DIR name a folder of yours; or {AWAY}"
+        raise ConfigError(Problem(KEY, what, hint)) from error
 
 
 def not_compiled(error: BaseException) -> Problem | None:
