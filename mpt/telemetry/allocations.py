@@ -76,7 +76,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(events: Iterable[Any]) -> Iterator[_Block]:
-    """Of these events and those inside them; of a kernel of the library's those that outlive it, and what it gives back."""
+    """Of these events and those inside them; of a kernel of torch's those that outlive it, and what it gives back."""
     for event in events:
         if event.tag == _EventType.Allocation:
             yield _Block(event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size)

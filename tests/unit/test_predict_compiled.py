@@ -105,9 +105,7 @@ def test_a_model_that_reads_numbers_is_told_compiled_too(tmp_path: Path) -> None
 
 
 def test_numpy_in_a_model_is_compiled_and_no_zeros_are_put_in_its_place(tmp_path: Path) -> None:
-    words = user_model(
-        tmp_path, "import numpy\n        return x * torch.from_numpy(numpy.abs(x.detach().numpy()))"
-    )
+    words = user_model(tmp_path, "import numpy\n        return x * torch.from_numpy(numpy.abs(x.detach().numpy()))")
     with pytest.raises(Untraceable, match="numpy"):
         traced(*words)
     done = Done(
