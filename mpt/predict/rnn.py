@@ -26,7 +26,7 @@ _TRIED_STEPS = 32
 exact, of more it is within a page of each section in 16 steps."""
 
 
-def with_workspace(args: tuple[Any, ...], out: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def with_workspace(args: tuple[Any, ...], out: Any) -> tuple[Tensor, ...]:
     """What FORWARD gives for `args`, with a workspace of the size that the kernel makes."""
     leaves = tuple(spec_of(x) if isinstance(x, Tensor) else tuple(x) if isinstance(x, list) else x for x in args)
     nbytes = _bytes(leaves)
@@ -36,7 +36,7 @@ def with_workspace(args: tuple[Any, ...], out: tuple[Tensor, ...]) -> tuple[Tens
 @cache
 def _bytes(leaves: tuple[Any, ...]) -> int:
     """By asking the kernel: for as many steps of time, or on the line through two numbers of them."""
-    steps = leaves[0].shape[0]
+    steps = int(leaves[0].shape[0])
     try:
         if steps <= _TRIED_STEPS:
             return _asked(leaves, steps)
