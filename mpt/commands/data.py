@@ -74,11 +74,12 @@ def run(args: list[str]) -> int:
 def examined(cfg: DataConfig) -> Report:
     """Every sample of both parts, looked at. Raises: DataError where the data can't be opened."""
     from mpt import registry
+    from mpt.config.data import data_problems
 
-    module = registry.load("data", cfg.name)
-    problems = module.check(cfg)
+    problems = data_problems(cfg)
     if problems:
         raise DataError(*problems)
+    module = registry.load("data", cfg.name)
     cfg.workers = cfg.workers or os.cpu_count() or 1
     report = Report()
     source = opened(module, cfg)

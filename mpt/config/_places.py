@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpt import registry
+from mpt.config.data import data_problems
 from mpt.config.gpus import GPUS
 from mpt.config.schema import RunConfig
 from mpt.errors import Problem
@@ -50,15 +51,16 @@ def start_from(cfg: RunConfig) -> Iterator[Problem]:
     named = {"resume": None if cfg.resume == "auto" else cfg.resume, "init_from": cfg.init_from}
     for key, value in named.items():
         if value and not os.path.exists(value) and not _goes_on(cfg):
-            yield Problem(key, f"`{value}` does not exist", _instead(Path(value)))
+            yield Problem(key, f"`{value}` does not exist", _instead(key, Path(value)))
 
 
-def _instead(path: Path) -> str:
+def _instead(key: str, path: Path) -> str:
     """A hint where to look: beside a checkpoint that is not there any more, those that are."""
     there = sorted(found.name for found in path.parent.glob("update-*"))
     if path.name.startswith("update-") and there:
         return f"in {path.parent} there are {', '.join(there)}: older ones are removed (checkpoint.keep)"
-    return f"give a run folder or a checkpoint, from {os.getcwd()}"
+    weights = ", or any weights (.pt, .safetensors)" if key == "init_from" else ""
+    return f"give a run folder or a checkpoint{weights}; paths are relative to {os.getcwd()}"
 
 
 def _goes_on(cfg: RunConfig) -> bool:
@@ -141,9 +143,9 @@ def workers(cfg: RunConfig) -> Iterator[Problem]:
 
 
 def data_files(cfg: RunConfig) -> Iterator[Problem]:
-    """What the data set itself finds missing."""
+    """What the data set itself finds missing, and what was given to it for nothing."""
     if cfg.data.name in registry.names("data"):
-        yield from registry.load("data", cfg.data.name).check(cfg.data)
+        yield from data_problems(cfg.data)
 
 
 def _existing(path: Path) -> Path:

@@ -10,6 +10,7 @@ from mpt.errors import DataError, Problem
 from mpt.types import DataKind, InputSpec
 
 KIND: DataKind = "images"
+READS = ("root", "download")
 FOLDER = Path("cifar-10-batches-py")
 FILES = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 # Of the training part, after scaling to 0–1.

@@ -16,6 +16,8 @@ from mpt.data._context import DataContext, DataSource
 from mpt.errors import Problem
 from mpt.types import InputSpec
 
+# The callable may ask for the configuration of the data.
+READS = ("root", "download")
 DEFAULTS: dict[str, Any] = {"path": None, "kwargs": {}}
 KEY = "data.path"
 

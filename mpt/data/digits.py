@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mpt.data._open import RawImages
 
 KIND: DataKind = "images"
+READS = ()
 FILE = "digits.csv.gz"
 # The split is the data set's own, not the run's: runs of all seeds share one test set.
 SPLIT_SEED = 0

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mpt.data._tree import Tree
 
 KIND: DataKind = "images"
+READS = ("root",)
 DEFAULTS: dict[str, Any] = {"val_frac": 0.2, "augment": True, "draft": True, "background": [255, 255, 255]}
 DEFAULT_SIZE = 224
 # ImageNet's statistics, what torchvision's and timm's weights were trained with.

@@ -9,6 +9,7 @@ from mpt.errors import Problem
 from mpt.types import DataKind, DataSpec, InputSpec
 
 KIND: DataKind = "images"
+READS = ()
 DEFAULTS = {"n": 256, "classes": 1000, "channels": 3}
 DEFAULT_SIZE = 224
 # The content is the data set's own: runs of all seeds share it.

@@ -10,6 +10,7 @@ from mpt.errors import Problem
 from mpt.types import DataKind, DataSpec, InputSpec
 
 KIND: DataKind = "tokens"
+READS = ()
 # GPT-2's vocabulary.
 DEFAULTS = {"n": 1024, "vocab": 50257, "context": None}
 # The content is the data set's own: runs of all seeds share it.

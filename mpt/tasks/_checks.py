@@ -18,10 +18,21 @@ def require_output(output: object, wanted: tuple[int, ...], axes: str) -> Tensor
         raise ModelError(Problem("model", what, "return the logits alone, without auxiliary outputs or a wrapper"))
     if tuple(output.shape) != wanted:
         what = f"the output has shape {tuple(output.shape)}, but the task wants {wanted} ({axes})"
-        raise ModelError(Problem("model, task", what, "match the model's last layer to the data's classes"))
+        raise ModelError(Problem("model, task", what, _fitted(tuple(output.shape), wanted)))
     if not output.is_floating_point():
         raise ModelError(Problem("model", f"the output is {output.dtype}, not floating", "return logits, not classes"))
     return output
+
+
+def _fitted(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What would make the wanted shape of this one."""
+    axes = ",".join("BL"[: len(wanted) - 1])
+    if shape[-1:] != wanted[-1:]:
+        more = "" if len(shape) == len(wanted) else f", and return {axes},{wanted[-1]}"
+        return f"match the model's last layer to the data's {wanted[-1]} classes{more}"
+    if len(shape) > len(wanted):
+        return f"flatten or pool what comes before the last layer: x.flatten({len(wanted) - 1})"
+    return f"keep one row of {wanted[-1]} logits for each target: return {axes},{wanted[-1]}"
 
 
 def counting_dtype(device: torch.device) -> torch.dtype:

@@ -89,9 +89,16 @@ def write_custom(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"options": {"path": f"{file}:make", "kwargs": {"n": 50}}}
 
 
+def write_text(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    file = root / "mine.txt"
+    file.write_bytes(np.random.default_rng(0).integers(0, 256, 500, dtype=np.uint8).tobytes())
+    return {"root": str(file), "limit": 50}
+
+
 SETUPS: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, Any]]] = {
     "digits": lambda root, m: {"limit": 50},
     "shakespeare": lambda root, m: {"limit": 50},
+    "text": write_text,
     "synthetic_images": lambda root, m: {"image_size": 8, "options": {"n": 50, "classes": 5}},
     "synthetic_tokens": lambda root, m: {"options": {"n": 50, "vocab": 300}},
     "fashion_mnist": write_fashion_mnist,

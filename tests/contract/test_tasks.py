@@ -108,6 +108,24 @@ def test_an_output_that_fits_passes(case: tuple[Task, str]) -> None:
     task.check(output.half(), batch)
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "hint"),
+    [
+        ("images", (8, 4), "match the model's last layer to the data's 5 classes"),
+        ("images", (8, 1, 4, 5), "flatten or pool what comes before the last layer: x.flatten(1)"),
+        ("images", (32, 5), "keep one row of 5 logits for each target: return B,5"),
+        ("images", (8, 3, 4), "last layer to the data's 5 classes, and return B,5"),
+        ("tokens", (8, 6, 2, 5), "flatten or pool what comes before the last layer: x.flatten(2)"),
+        ("tokens", (48, 5), "keep one row of 5 logits for each target: return B,L,5"),
+    ],
+)
+def test_a_misshaped_output_is_told_what_would_mend_it(kind: str, shape: tuple[int, ...], hint: str) -> None:
+    task = registry.load("tasks", "auto").build({}, SPECS[kind])
+    with pytest.raises(ModelError) as refused:
+        task.check(torch.zeros(shape), made(kind)[1])
+    assert refused.value.problems[0].hint.endswith(hint)
+
+
 def test_an_output_of_another_shape_is_refused_with_both_shapes(case: tuple[Task, str]) -> None:
     task, kind = case
     output, batch = made(kind)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mpt import registry
 from mpt.config import schema
 from mpt.config._places import MIN_FREE_BYTES
 from mpt.config.check import check, check_plan, require
@@ -146,6 +147,8 @@ def test_what_makes_sense_passes(typed: list[str]) -> None:
         ("resume=auto", "resume", "looks in run_dir, which is not given"),
         ("resume=nowhere", "resume", "`nowhere` does not exist"),
         ("init_from=nowhere", "init_from", "`nowhere` does not exist"),
+        ("init_from=weights.pt", "init_from", "or any weights (.pt, .safetensors)"),
+        ("resume=nowhere", "resume", "give a run folder or a checkpoint; paths are relative to"),
         ("resume=. init_from=.", "resume, init_from", "both are given"),
         ("run_dir=new resume=auto init_from=nowhere", "init_from", "`nowhere` does not exist"),
         ("numerics_every=10", "numerics_every", "say numerics=light or full"),
@@ -327,6 +330,24 @@ def test_far_more_workers_than_cpus_are_refused(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
     assert found(f"data.workers={most}") == {}
     assert f"got {most + 1}, want at most {most} on this machine" in found(f"data.workers={most + 1}")["data.workers"]
+
+
+@pytest.mark.parametrize("data", sorted(registry.names("data")))
+def test_a_place_is_refused_by_each_data_set_that_does_not_look_there(data: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    typed = (f"data={data}", "data.root=mine", "data.download=true", *(["data.path=a:b"] if data == "custom" else []))
+    told = {key: text for key, text in found(*typed).items() if "without effect" in text}
+    reads = registry.load("data", data).READS
+    assert set(told) == {f"data.{key}" for key in ("root", "download") if key not in reads}
+    if "root" not in reads:
+        assert told["data.root"].startswith(f"got `mine`, without effect: data={data} does")
+        assert told["data.root"].endswith("your own images: data=image_folder data.root=mine")
+
+
+def test_who_gives_a_text_to_another_data_set_is_told_which_one_reads_it() -> None:
+    told = found("model=gpt", "data=shakespeare", "data.root=mine.txt")
+    assert set(told) == {"data.root"}
+    assert told["data.root"].endswith("your own text: data=text data.root=mine.txt")
 
 
 @pytest.mark.parametrize("data", ["shakespeare", "synthetic_tokens"])
