@@ -16,8 +16,8 @@ from mpt.config.schema import RunConfig
 from mpt.plan.compiled import is_compiled
 from mpt.plan.mfu import Work
 from mpt.precision.switches import flags
-from mpt.predict.fake import trace
 from mpt.predict.prediction import by_batch, keeping
+from mpt.predict.telling import told_trace
 from mpt.predict.tracker import Untraceable
 from mpt.telemetry.device import wait
 from mpt.telemetry.memory import Memory, MemoryMeter
@@ -93,7 +93,7 @@ class Cell:
                 start = plan.batch_size
                 return largest(lambda size: steps_with(self.run, self.engine, batch, size), start), "by trying"
         try:
-            line = by_batch(self.cfg, plan, trace(self.cfg, plan))
+            line = by_batch(self.cfg, plan, told_trace(self.cfg, plan))
         except Untraceable as error:
             return 0, "; ".join(f"{p.where}: {p.what}" for p in error.problems)
         if line is None:

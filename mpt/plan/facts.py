@@ -8,6 +8,8 @@ import re
 
 from mpt.config.gpus import GPUS
 from mpt.errors import ConfigError, Problem
+from mpt.precision.low.hardware import dotted
+from mpt.precision.low.recipes import KNOWN_TORCHAO
 from mpt.record.cpu import cpu_info
 from mpt.types import DeviceFacts
 
@@ -17,7 +19,8 @@ _WANTED = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 def facts_of(device: str) -> DeviceFacts:
     """As `probe`, and for a GPU that is known by name (`b200`) and need not be there, what is known of it.
 
-    Software is this machine's. Raises: ConfigError as `probe` does.
+    Its torch is this machine's; the torchao that mpt knows can be installed there, whatever is here.
+    Raises: ConfigError as `probe` does.
     """
     if device not in GPUS:
         return probe(device)
@@ -30,7 +33,7 @@ def facts_of(device: str) -> DeviceFacts:
         str(torch.__version__),
         capability=gpu.capability,
         memory_bytes=int(gpu.memory_gb * 1e9),
-        torchao=_torchao(),
+        torchao=dotted(KNOWN_TORCHAO),
     )
 
 

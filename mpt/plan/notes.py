@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from mpt.config.gpus import GPUS
 from mpt.config.schema import RunConfig
 from mpt.config.update import rounds_stochastically
 from mpt.plan.plan import Plan
+from mpt.precision.low.hardware import dotted
+from mpt.precision.low.recipes import INSTALL, KNOWN_TORCHAO
 from mpt.precision.low.settings import low_bit
 
 _GPT2_VOCABULARY = 50257
 _ROUNDED = 0.01
 """By how much a model may be larger or smaller than its name says: 124,439,808 are called 124M."""
 
+WITH_TORCHAO = f"low-bit layers are native with torchao {dotted(KNOWN_TORCHAO)} on that machine: {INSTALL}"
+"""Of a plan for a GPU that is not here: what is installed there is not known, and not what is installed here."""
 _EAGER = "trainer.compile has no effect: emulated formats run eagerly"
 
 
@@ -54,6 +59,9 @@ def _low_bit(cfg: RunConfig, plan: Plan) -> Iterator[str]:
             what = f"no layer takes {cfg.precision.name}, all is {m.compute}"
             yield f"{what}: the table of `mpt plan` says why for each"
         return
+    native = any(row.how == "native" and row.compute not in (m.compute, "float32") for row in plan.rows)
+    if native and cfg.device in GPUS:
+        yield WITH_TORCHAO
     if m.low_how == "emulated":
         yield f"{m.low} is emulated here: its numerics are real, its speed says nothing"
     if cfg.trainer.compile and m.how != "emulated" and m.low_how == "emulated":

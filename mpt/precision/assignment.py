@@ -131,8 +131,8 @@ class _Planned:
         told = f"operands {label}, sums float32, results {self._mechanism.compute}"
         if not isinstance(way, str):
             return label, "native", f"{told}; torchao's {way.name}"
-        # Where nothing is native the reason stands above the table, once.
-        return label, "emulated", f"{told}; emulated: {way}" if self._mechanism.native else told
+        # The reason of all stands above the table, once.
+        return label, "emulated", told if way == self._mechanism.low_reason else f"{told}; emulated: {way}"
 
     def _why_gemm(self, rule: LayerRule | None) -> str:
         if self._mechanism.compute == "float32":

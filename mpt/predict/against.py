@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from mpt.config.gpus import GPUS, gpu_of
 from mpt.config.schema import RunConfig
 from mpt.plan.plan import Plan
-from mpt.predict.fake import trace
 from mpt.predict.memory import for_device
 from mpt.predict.prediction import Prediction
 from mpt.predict.roofline import Time, as_tfloat32, gpu_rates, roofline
+from mpt.predict.telling import told_trace
 from mpt.predict.timing import busy_s, communication_of, sharding_of, time_of
 from mpt.predict.tracker import Untraceable
 from mpt.types import Unmeasured
@@ -38,7 +38,7 @@ def compared(cfg: RunConfig, plan: Plan, made: Sequence[Prediction] = ()) -> Aga
     """
     same = next((p for p in made if p.plan.fingerprint == plan.fingerprint and p.plan.device == plan.device), None)
     try:
-        alone = trace(cfg, plan) if same is None or same.traced is None else same.traced
+        alone = told_trace(cfg, plan) if same is None or same.traced is None else same.traced
     except Untraceable as error:
         return nothing_against("; ".join(p.what for p in error.problems))
     traced = sharding_of(cfg)(alone)

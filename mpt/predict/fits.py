@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from mpt.config.schema import RunConfig
 from mpt.plan.plan import Plan
-from mpt.predict.fake import TooLarge, trace
+from mpt.predict.fake import TooLarge
 from mpt.predict.memory import for_device
 from mpt.predict.prediction import native
 from mpt.predict.sharding import Sharding
+from mpt.predict.telling import told_trace
 from mpt.predict.timing import sharding_of
 from mpt.predict.trace import Trace
 
@@ -41,7 +42,7 @@ def _alone(cfg: RunConfig, plan: Plan, batch: int, limit_bytes: int) -> Trace | 
     if _LEAST_BYTES * plan.params > limit_bytes:
         return None
     try:
-        return trace(*native(cfg, plan), batch, at_most=limit_bytes)
+        return told_trace(*native(cfg, plan), batch, at_most=limit_bytes)
     except TooLarge:
         return None
 

@@ -10,9 +10,10 @@ from mpt.data._workers import worker_count
 from mpt.plan.plan import Plan
 from mpt.predict.communication import NOTHING, Communication
 from mpt.predict.compiled import not_told, traced_compiled
-from mpt.predict.fake import MEASURED_WAY, trace
+from mpt.predict.fake import MEASURED_WAY
 from mpt.predict.memory import Memory, Scaling, cublas_bytes, for_device, scaling
 from mpt.predict.roofline import Time
+from mpt.predict.telling import told_trace
 from mpt.predict.timing import busy_s, communication_of, loading_s, sharding_of, time_of, wait_s
 from mpt.predict.trace import Trace
 from mpt.predict.tracker import Untraceable
@@ -72,7 +73,7 @@ def predict(cfg: RunConfig, plan: Plan) -> Prediction:
     limit = _limit(plan)
     nothing = Unmeasured("nothing was traced")
     try:
-        alone = trace(*native(cfg, plan))
+        alone = told_trace(*native(cfg, plan))
         traced = sharding_of(cfg)(alone)
         line = _line(cfg, plan, traced)
     except Untraceable as error:
@@ -148,7 +149,7 @@ def _others(batch: int, several: bool) -> tuple[int, ...]:
 
 
 def _of_batch(cfg: RunConfig, plan: Plan, batch: int) -> Trace:
-    return sharding_of(cfg)(trace(*native(cfg, plan), batch))
+    return sharding_of(cfg)(told_trace(*native(cfg, plan), batch))
 
 
 def _limit(plan: Plan) -> int | Unmeasured:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mpt.plan.notes import WITH_TORCHAO
 from mpt.predict.against import Against
 from mpt.predict.prediction import Prediction
 from mpt.predict.sections import does_not_fit, in_ms, not_counted, ratio
@@ -106,6 +107,7 @@ def _notes(several: Sequence[OneOf], price_per_h: float | None) -> list[tuple[To
     notes += [("", what) for one in several for what in _few_samples(one.made)]
     notes += [("careful", what) for one in several for what in _costs(one)]
     notes += [("", what) for one in several for what in _emulated(one.made)]
+    notes += [("", WITH_TORCHAO) for one in several if WITH_TORCHAO in one.made.plan.notes]
     notes += [("careful", what) for one in several for what in not_counted(one.made)]
     notes += [("careful", one.made.not_told) for one in several if one.made.not_told]
     if any(one.made.how.startswith(ATTAINABLE) for one in several):

@@ -127,6 +127,15 @@ def test_layers_are_native_one_by_one_and_a_rule_s_own_products_are_asked_again(
         assign(model, cfg, resolve(cfg, gpu(10, 0)))
 
 
+def test_a_convolution_is_not_told_to_install_what_has_none() -> None:
+    cfg = compose(["precision=fp8", "precision.keep_last=0"]).precision
+    rows = assign(nn.Sequential(nn.Conv2d(16, 32, 3), nn.Linear(128, 256)), cfg, resolve(cfg, gpu(9, 0, None)))
+    assert ["emulated: torchao has no convolutions" in row.reason for row in rows] == [True, False]
+    assert "pip install" in resolve(cfg, gpu(9, 0, None)).low_reason
+    on_cpu = assign(nn.Sequential(nn.Conv2d(16, 32, 3)), cfg, resolve(cfg, CPU))
+    assert "torchao" not in on_cpu[0].reason
+
+
 @pytest.fixture
 def _torchao() -> None:
     pytest.importorskip("torchao")

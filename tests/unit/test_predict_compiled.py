@@ -163,3 +163,19 @@ def test_a_plan_says_what_it_does_not_know_of_a_compiled_step(capsys: pytest.Cap
     shown = " ".join(capsys.readouterr().out.split())
     assert "a compiler's kernels go across layers" in shown
     assert "not known before they are built" in shown
+
+
+def test_each_trace_through_the_compiler_has_a_line_on_stderr_and_none_in_the_document(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["plan", "model=mlp", "data.limit=256", "device=h100", "precision=bf16", "--json"]
+    assert main([*words, COMPILED]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["precision"] == "bf16"
+    lines = told.err.splitlines()
+    assert lines[0] == "compiling for a trace: bf16, batch 64, NVIDIA H100 80GB HBM3"
+    assert lines[-1] == "compiling for a trace: fp32, batch 64, NVIDIA H100 80GB HBM3"
+    assert 3 <= len(lines) <= 5
+    assert len(set(lines)) == len(lines)
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -255,14 +256,25 @@ def test_a_model_named_by_its_size_says_why_it_has_another(capsys: pytest.Captur
     assert not told("data=shakespeare", "model=gpt")
 
 
-def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_for_another_machine_takes_torchao_as_installed_there_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mpt.plan.facts._torchao", lambda: None)
-    words = ("model=mlp", "data.limit=256", "device=h100", "precision=fp32,fp8", "--price", "3600")
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    words, told = ("model=mlp", "data.limit=256", "device=h100"), "with torchao 0.18 on that machine: pip install"
+    plan = predicted(capsys, *words, "precision=fp8")
+    assert any(told in note for note in plan["notes"])
+    assert plan["predicted"]["step_s"] > 0
+    assert told in output(capsys, *words, "precision=bf16,fp8")
+    assert told not in output(capsys, *words, "precision=bf16,fp32")
+
+
+def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("model=mlp", "data.limit=256", "device=a100", "precision=fp32,fp8", "--price", "3600")
     shown = output(capsys, *words)
-    assert "fp8 is emulated: " in shown
-    assert "pip install 'torchao==0.18.*'" in shown
+    assert "fp8 is emulated: compute capability 8.0, float8_e4m3fn needs 8.9 or newer" in shown
     assert "in the currency of the price, 3600 an hour of each device" in shown
     page = tmp_path / "plan.html"
     fp32, fp8 = (plan["predicted"] for plan in predicted(capsys, *words, "--html", str(page))["plans"])

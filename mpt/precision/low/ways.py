@@ -9,7 +9,7 @@ from torch import nn
 
 from mpt.errors import PrecisionError, Problem
 from mpt.formats.operand import Gemms
-from mpt.precision.low.recipes import Recipe, recipe_of
+from mpt.precision.low.recipes import INSTALL, Recipe, recipe_of
 
 if TYPE_CHECKING:
     from mpt.config.schema import PrecisionConfig
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def way_of(module: nn.Module, gemms: Gemms, mechanism: Mechanism) -> Recipe | str:
     """The recipe of torchao that multiplies for the layer, or why it is emulated."""
     recipe = recipe_of(gemms)
-    if not mechanism.native:
+    if not mechanism.native and (isinstance(module, nn.Linear) or INSTALL not in mechanism.low_reason):
         return mechanism.low_reason
-    if not isinstance(module, nn.Linear):
+    if not isinstance(module, nn.Linear):  # torchao would not help it, installed or not
         return "torchao has no convolutions"
     if isinstance(recipe, str):
         return recipe
