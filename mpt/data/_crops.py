@@ -8,12 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mpt.data._boxes import TRIES, random_box, shrink_of, uniform
-from mpt.data._decode import UNREADABLE, Colour, Part, decode_and_tell, format_of, format_of_name
+from mpt.data._decode import UNREADABLE, Colour, Part, decode_and_tell, format_of, format_of_name, size_of
 from mpt.data._samples import Taken
 from mpt.data._tree import Tree
 
 # Evaluation cuts the middle 7/8 of the shorter side: the usual 224 of 256.
 CENTRE = 0.875
+# Files whose heads are read to tell what size images are; a tree is seldom of one size only.
+LOOKED = 16
 
 
 class FolderReader:
@@ -65,6 +67,26 @@ class FolderReader:
         pixels, changed = decode_and_tell(path, self._channels, self._background, choose)
         crop = scaled(pixels, self._size)
         return (crop.flip(1) if draws[-1] < 0.5 else crop), changed
+
+
+def enlarged(tree: Tree, side: int) -> list[str]:
+    """A sentence where most of LOOKED files, evenly spread, are smaller than the `side` that they are brought to."""
+    chosen = sorted({round(i) for i in np.linspace(0, len(tree) - 1, min(LOOKED, len(tree)))})
+    sizes = [size for size in map(_size, map(tree.path, chosen)) if size is not None]
+    small = [size for size in sizes if min(size) < side]
+    if 2 * len(small) <= len(sizes):
+        return []
+    height, width = small[0]
+    images = f"images of {'' if len(set(small)) == 1 else 'several sizes, e.g. '}{width}×{height} pixels"
+    return [f"{images} are enlarged to {side}×{side}; data.image_size=N takes another size, where the model does"]
+
+
+def _size(path: str) -> tuple[int, int] | None:
+    """Height and width; None for what can't be read, which is told when it is its turn."""
+    try:
+        return size_of(path)
+    except UNREADABLE:
+        return None
 
 
 def scaled(image: Tensor, size: tuple[int, int]) -> Tensor:

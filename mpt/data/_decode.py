@@ -92,6 +92,12 @@ def format_of(path: str) -> str:
         return file.format or ""
 
 
+def size_of(path: str) -> tuple[int, int]:
+    """Height and width as the file's head tells them, before it is turned upright. Raises: one of UNREADABLE."""
+    with _regular(path) as stream, _image(stream) as file:
+        return file.height, file.width
+
+
 def _regular(path: str) -> BinaryIO:
     """The file, open. Raises: OSError, also for a pipe or a device, which would be waited for or read without end."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))

@@ -79,7 +79,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     """
     import torch
 
-    from mpt.data._crops import FolderReader
+    from mpt.data._crops import FolderReader, enlarged
     from mpt.data._feed import FeedSettings
     from mpt.data._images import finisher, plan_images
     from mpt.data._open import batch_sizes
@@ -97,6 +97,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
         FolderReader(tree, plan.shape, tuple(options["background"]), augment=augment, draft=options["draft"])
         for tree, augment in ((split.train, options["augment"]), (split.evaluation, False))
     ]
+    told = split.notes + (enlarged(split.train, min(plan.shape[1:])) if cfg.image_size is None else [])
     identity = fingerprint(*split.train.content(), *split.evaluation.content(), plan, sorted(options.items()))
     spec = DataSpec(
         name=cfg.name, kind="images", shape=plan.shape, num_classes=len(split.classes), n_train=len(split.train),
@@ -106,7 +107,7 @@ def open_data(cfg: DataConfig, wanted: InputSpec, context: DataContext) -> DataS
     settings = FeedSettings(worker_count(cfg), pin=pin, threads=by_threads(cfg))
     return StreamSource(
         spec, readers[0], readers[1], batch_sizes(cfg), context, settings, cfg.on_error,
-        finisher(plan, 255.0, context.device, last=context.channels_last), split.notes,
+        finisher(plan, 255.0, context.device, last=context.channels_last), told,
     )  # fmt: skip
 
 

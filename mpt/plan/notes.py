@@ -19,6 +19,10 @@ _ROUNDED = 0.01
 
 WITH_TORCHAO = f"low-bit layers are native with torchao {dotted(KNOWN_TORCHAO)} on that machine: {INSTALL}"
 """Of a plan for a GPU that is not here: what is installed there is not known, and not what is installed here."""
+
+_LEFT_OUT = 0.2
+"""The share of an epoch's samples from which on it is told that they are left out."""
+
 _EAGER = "trainer.compile has no effect: emulated formats run eagerly"
 
 
@@ -103,6 +107,10 @@ def _data(cfg: RunConfig, plan: Plan) -> Iterator[str]:
     idle += ["data.on_error=skip"] if cfg.data.on_error == "skip" else []
     if plan.data_bytes and idle:
         yield f"without effect: {' and '.join(idle)}; {plan.data.name} is read whole before the run"
+    n, at_once = plan.data.n_train, plan.batch_size * plan.processes
+    if n % at_once >= _LEFT_OUT * n:
+        left = f"{n % at_once:,} of {n:,} training samples are left out of each epoch, others each time"
+        yield f"{left}: a smaller data.batch_size than {plan.batch_size} leaves out fewer"
     if plan.data.synthetic:
         yield "synthetic data: for speed measurements, nothing can be learned from it"
 

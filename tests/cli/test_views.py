@@ -221,6 +221,17 @@ def test_a_plan_tells_which_keys_of_streamed_data_do_nothing(capsys: pytest.Capt
     assert not any("without effect" in n for n in json.loads(output(capsys, "plan", "device=cpu", "--json"))["notes"])
 
 
+@pytest.mark.parametrize(("limit", "left"), [(97, 33), (64, 0), (50, 0), (160, 32), (161, 33), (321, 0), (700, 0)])
+def test_a_plan_tells_how_much_of_an_epoch_its_batches_leave_out(
+    capsys: pytest.CaptureFixture[str], limit: int, left: int
+) -> None:
+    """From a fifth on: 32 of 160 are told, 60 of 700 are not."""
+    words = (f"data.limit={limit}", "data.batch_size=64", "model=mlp", "model.width=8", "device=cpu", "--json")
+    told = [n for n in json.loads(output(capsys, "plan", *words))["notes"] if "left out" in n]
+    sentence = f"{left} of {limit} training samples are left out of each epoch, others each time"
+    assert told == ([f"{sentence}: a smaller data.batch_size than 64 leaves out fewer"] if left else [])
+
+
 def test_every_key_is_listed_with_its_default_and_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(output(capsys, "list", "keys", "--json"))["entries"]
     named = {row["key"]: row for row in rows}

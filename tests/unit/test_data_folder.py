@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -423,6 +423,24 @@ def test_hidden_folders_are_told_and_are_no_classes(folder: Config, tree: Path) 
         assert [note for note in source.notes if "hidden" in note] == [
             f"{tree / 'train'}: hidden folders are no classes and are left out: .thumbs"
         ]
+
+
+def test_images_that_are_enlarged_are_told(data_config: Config, tmp_path: Path) -> None:
+    for name, side in (("small", 30), ("large", 40)):
+        for label in ("a", "b"):
+            (tmp_path / name / label).mkdir(parents=True)
+            for i in range(10):
+                Image.new("RGB", (side + 2, side)).save(tmp_path / name / label / f"{i}.png")
+    for name, wanted, size, told in (
+        ("small", InputSpec("images", size=32), None, "images of 32×30 pixels are enlarged to 32×32"),
+        ("small", InputSpec("images", size=30), None, None),
+        ("small", InputSpec("images"), 32, None),
+        ("large", InputSpec("images", size=32), None, None),
+        ("large", InputSpec("images"), None, "images of 42×40 pixels are enlarged to 224×224"),
+    ):
+        config = data_config("image_folder", root=str(tmp_path / name), image_size=size)
+        with closing(image_folder.open_data(config, wanted, DataContext(0, "cpu"))) as source:
+            assert [n.partition(";")[0] for n in source.notes if "enlarged" in n] == ([told] if told else [])
 
 
 def test_i2_samples_that_were_converted_are_counted_once_whatever_the_epochs(folder: Config, tree: Path) -> None:
