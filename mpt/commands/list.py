@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -187,8 +187,18 @@ def _key_table(entries: Sequence[dict[str, Any]]) -> Table:
     shown = _table(("key", "default", "meaning"), ())
     for row in entries:
         only = f"[dim]({_few(row['choices'])})[/dim]" if row["choices"] else ""
-        shown.add_row(escape(row["key"]), escape(row["default"]), " ".join((escape(row["meaning"]), only)).strip())
+        told = (escape(row["meaning"]), escape(_differing(row["differs"])), only)
+        shown.add_row(escape(row["key"]), escape(row["default"]), " ".join(filter(None, told)))
     return shown
+
+
+def _differing(differs: Mapping[str, str]) -> str:
+    """`Default: 128 with cifar10; 32 with text, shakespeare.`"""
+    by_value: dict[str, list[str]] = {}
+    for choice, value in differs.items():
+        by_value.setdefault(value, []).append(choice)
+    told = "; ".join(f"{value} with {_few(choices)}" for value, choices in by_value.items())
+    return f"Default: {told}." if told else ""
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,16 @@ _FILLED_IN = ("name", "choice", "options", "uses")
 
 @dataclass(frozen=True)
 class Key:
-    """A key as typed. `default` is YAML; `choices` are those that have the key, none where all of a group do."""
+    """A key as typed. `default` is YAML; `choices` are those that have the key, none where all of a group do.
+
+    `default` is that of the group's own default choice; `differs` has the choices that bring another.
+    """
 
     key: str
     default: str
     meaning: str
     choices: tuple[str, ...] = ()
+    differs: Mapping[str, str] = field(default_factory=dict)
 
 
 def reference() -> list[Key]:
@@ -41,14 +45,20 @@ def reference() -> list[Key]:
         if type_ in classes:
             given = {**first.get(name, {}), **_values(name, str(chosen[name]))}
             found += [
-                Key(f"{name}.{field}", _text(given.get(field)), _typed(told))
-                for field, (_, told) in classes[type_].items()
-                if field not in _FILLED_IN
+                Key(f"{name}.{key}", _text(given.get(key)), _typed(told), differs=_differs(name, key, given.get(key)))
+                for key, (_, told) in classes[type_].items()
+                if key not in _FILLED_IN
             ]
             found += _options(name, classes[type_])
         else:
             found.append(Key(name, _text(first.get(name)), _typed(meaning)))
     return found
+
+
+def _differs(group: str, key: str, default: Any) -> dict[str, str]:
+    """What choices of the group set the key to, where that is not the default."""
+    values = {path.stem: _values(group, path.stem) for path in sorted((conf_dir() / group).glob("*.yaml"))}
+    return {name: _text(own[key]) for name, own in values.items() if key in own and own[key] != default}
 
 
 def _options(group: str, own: Mapping[str, object]) -> list[Key]:

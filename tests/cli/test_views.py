@@ -240,11 +240,18 @@ def test_every_key_is_listed_with_its_default_and_what_it_means(capsys: pytest.C
     assert typed <= named.keys()
     assert named["trainer.log_every"]["default"] == "50"
     assert named["model.depth"]["choices"] == ["mlp"]
+    workers = named["data.workers"]
+    assert (workers["default"], workers["differs"]) == ("0", {"image_folder": "null"})
+    for choice, size in named["data.batch_size"]["differs"].items():
+        words = [f"data={choice}", *(["data.path=json:loads"] if choice == "custom" else [])]
+        assert str(compose(words).data.batch_size) == size != named["data.batch_size"]["default"]
     assert [row["key"] for row in rows if not row["meaning"]] == []
     assert [row["key"] for row in rows if "None" in row["meaning"]] == []  # null is what is typed
 
 
 def test_keys_are_found_by_a_part_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = " ".join(output(capsys, "list", "keys", "data.batch").split())
+    assert re.search(r"Default: 128 with cifar10, .*; 32 with shakespeare, .*text", sizes)
     out = output(capsys, "list", "keys", "clip")
     assert "trainer.clip_norm" in out
     assert "trainer.max_steps" not in out

@@ -17,6 +17,7 @@ from mpt.record.strict import dumps
 from mpt.report.compare import golden
 from mpt.report.compare.comparison import Comparison, Options, compare, read
 from mpt.report.compare.document import to_json
+from mpt.report.compare.figures import pareto
 from mpt.report.compare.find import run_folders
 from mpt.report.compare.judge import REFUSED, noise_floor, seeds_text
 from mpt.report.compare.sections import sections
@@ -243,10 +244,21 @@ def test_what_is_recommended_though_another_has_the_better_means_says_that_this_
     found = made(tmp_path)
     assert (found.choice.recommended, found.choice.dominated) == ("fp32", {"fp32": "bf16"})
     told = str(sections(found)[0].tables)
-    assert (
-        "baseline; recommended: bf16 is ahead by its means, but not shown to be the better choice (inconclusive" in told
-    )
+    assert "baseline; recommended, as bf16, ahead by its means, is not shown to be the better choice (inc" in told
     assert "behind bf16" not in told
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.94, 0.94), (0.1, 0.999), (1.0, 1.0), (0.0, 0.0)])
+def test_the_axis_of_accuracy_holds_the_points_and_does_not_run_far_past_them(
+    tmp_path: Path, first: float, second: float
+) -> None:
+    for precision, accuracy in (("fp32", first), ("bf16", second)):
+        write_run(tmp_path / precision, precision, 0, accuracy)
+    figure = pareto.figure(made(tmp_path))
+    assert figure is not None
+    low, high = figure.layout["yaxis"]["range"]
+    assert -0.05 <= low < min(first, second) <= max(first, second) < high <= 1.05
+    assert high - low <= max(0.05, 1.6 * abs(second - first))
 
 
 def test_the_fastest_that_is_as_good_is_recommended_and_the_beaten_are_greyed(tmp_path: Path) -> None:

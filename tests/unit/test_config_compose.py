@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mpt.config.compose import compose, composition
+from mpt.config.compose import compose, composition, keys
+from mpt.config.reference import reference
 from mpt.config.schema import LayerRule
 from mpt.errors import ConfigError
 
@@ -142,6 +143,13 @@ def test_an_alias_is_the_policy_under_another_name() -> None:
         ("precision=32", "precision", "got `32` | did you mean `fp32`?"),
         ("trainer.max_stepz=3", "trainer.max_stepz", "no such key | did you mean `trainer.max_steps`?"),
         ("max_steps=3", "max_steps", "no such key | did you mean `trainer.max_steps`?"),
+        ("epochs=2", "epochs", "no such key | did you mean `trainer.max_epochs`?"),
+        ("trainer.epochs=2", "trainer.epochs", "no such key | did you mean `trainer.max_epochs`?"),
+        ("steps=2", "steps", "no such key | did you mean `trainer.max_steps`?"),
+        ("workers=2", "workers", "no such key | did you mean `data.workers`?"),
+        ("num_workers=2", "num_workers", "no such key | did you mean `data.workers`?"),
+        ("batch=2", "batch", "no such key | did you mean `data.batch_size`?"),
+        ("learning_rate=2", "learning_rate", "no such key | did you mean `optimizer.lr`?"),
         ("lr=3", "lr", "no such key | did you mean `optimizer.lr`?"),
         ("+lr=3", "lr", "no such key | did you mean `optimizer.lr`?"),
         ("optimizer.momentum=0.9", "optimizer.momentum", "with optimizer=adamw | it belongs to optimizer=rmsprop or"),
@@ -325,3 +333,9 @@ def test_a_yaml_of_the_users_own_is_told_by_what_is_wrong_in_it(
 def test_an_empty_word_is_told_as_one() -> None:
     with pytest.raises(ConfigError, match="'': is an empty word"):
         compose(["", "seed=1"])
+
+
+def test_every_word_of_other_programs_means_a_key_that_there_is() -> None:
+    known = {key.key for key in reference()}
+    assert set(keys._OTHER_WORDS.values()) <= known
+    assert not set(keys._OTHER_WORDS) & {key.rsplit(".", 1)[-1] for key in known}

@@ -163,6 +163,8 @@ class _Composer:
         if "/" in word.key:
             what = "no such group: a slash is for groups, a key has dots"
             return Problem(word.key, what, keys.hint(word.key.replace("/", "."), known))
+        if "." not in word.key and keys.elsewhere_called(word.key, known):
+            return Problem(word.key, "no such key", keys.hint(word.key, known))
         if "." not in word.key and not any(k.rsplit(".", 1)[-1] == word.key for k in known):
             names = [*self.groups, *(k for k in known if "." not in k)]
             hint = groups.unknown_group(word.key, word.text or "", names, self._choices_of)

@@ -8,6 +8,18 @@ from omegaconf.errors import OmegaConfBaseException
 from mpt.errors import Problem
 from mpt.registry import closest
 
+_OTHER_WORDS = {
+    **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "num_train_epochs"), "trainer.max_epochs"),
+    **dict.fromkeys(("steps", "iters", "iterations", "max_iters"), "trainer.max_steps"),
+    **dict.fromkeys(("bs", "batch", "batchsize"), "data.batch_size"),
+    **dict.fromkeys(("num_workers", "n_workers"), "data.workers"),
+    **dict.fromkeys(("learning_rate", "learningrate"), "optimizer.lr"),
+    **dict.fromkeys(("wd", "decay"), "optimizer.weight_decay"),
+    **dict.fromkeys(("accumulation", "grad_accum", "gradient_accumulation_steps"), "trainer.accumulate"),
+    **dict.fromkeys(("clip", "grad_clip", "max_grad_norm"), "trainer.clip_norm"),
+}
+"""What other programs call these keys."""
+
 
 def dotted(cfg: DictConfig) -> list[str]:
     """Every key of the two levels that a configuration has."""
@@ -31,6 +43,12 @@ def exists(cfg: DictConfig, key: str) -> bool:
     return owner in known and isinstance(OmegaConf.select(cfg, owner, throw_on_missing=False), DictConfig)
 
 
+def elsewhere_called(key: str, known: list[str]) -> list[str]:
+    """The key that other programs call so; empty where there is none."""
+    meant = _OTHER_WORDS.get(key.rsplit(".", 1)[-1].lower())
+    return [meant] if meant in known else []
+
+
 def unknown(key: str, known: list[str], choices: dict[str, str], owners: list[str]) -> Problem:
     """The message for a key that is not there; `owners` are the choices of its group that have it."""
     group = key.split(".")[0]
@@ -42,10 +60,10 @@ def unknown(key: str, known: list[str], choices: dict[str, str], owners: list[st
 
 
 def hint(key: str, known: list[str]) -> str:
-    """The nearest keys, by the last part first (`max_steps` is `trainer.max_steps`), else those of its group."""
+    """The nearest keys, by the last part first (`max_steps` or `iters`: `trainer.max_steps`), else its group's."""
     leaf = key.rsplit(".", 1)[-1]
     same = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
-    close = same or closest(key, known, cutoff=0.7)
+    close = same or elsewhere_called(key, known) or closest(key, known, cutoff=0.7)
     if close:
         return "did you mean " + " or ".join(f"`{k}`" for k in close[:3]) + "?"
     group = key.split(".")[0]

@@ -28,15 +28,17 @@
     if (meta.mark === "skip") out.marker = { symbol: "triangle-down", size: 10, color: css("--bad") };
     if (meta.mark === "peak") out.marker = { symbol: "line-ew", size: 40, line: { width: 2, color: css("--ink") } };
     if (meta.mark === "predicted") out.marker = { symbol: "diamond-open", size: 12, color: css("--ink") };
-    if (meta.categories) Object.assign(out, bands(meta.categories));
+    if (meta.categories) Object.assign(out, bands(meta.categories, meta.neutral || []));
     if (meta.sequential) out.colorscale = [[0, css("--card")], [0.5, colour(0)], [1, css("--ink")]];
     return out;
   }
 
-  // One flat colour for each name, and the names at the colour bar.
-  function bands(names) {
+  // One flat colour for each name, grey for the neutral ones, and the names at the colour bar.
+  function bands(names, neutral) {
     const n = names.length;
-    const scale = names.flatMap((_, i) => [[i / n, colour(i)], [(i + 1) / n, colour(i)]]);
+    const coloured = names.filter((name) => !neutral.includes(name));
+    const of = (name) => (neutral.includes(name) ? css("--rule") : colour(coloured.indexOf(name)));
+    const scale = names.flatMap((name, i) => [[i / n, of(name)], [(i + 1) / n, of(name)]]);
     return {
       zmin: -0.5, zmax: n - 0.5, colorscale: scale,
       colorbar: { tickvals: names.map((_, i) => i), ticktext: names, orientation: "h", thickness: 10, x: 0, xanchor: "left", y: 0, yanchor: "top", len: 1, tickfont: { size: 10 } },

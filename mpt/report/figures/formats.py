@@ -9,6 +9,8 @@ from mpt.report.figure import Drawn, Figure
 from mpt.report.section import clean, objects
 
 _ROLES = ("planned", "forward", "backward")
+_NEUTRAL = ("follows", "-")
+"""Cells that are no format: grey, as no observed one can differ from them."""
 _HEIGHT_PX, _LEAST_PX, _MOST_PX = 15, 220, 1400
 
 
@@ -32,13 +34,13 @@ def figure(runs: Sequence[Drawn], buckets: int) -> Figure | None:
         "hovertemplate": "%{text}<extra></extra>",
         "xgap": 2,
         "ygap": 1,
-        "meta": {"categories": names},
+        "meta": {"categories": names, "neutral": [name for name in names if name in _NEUTRAL]},
     }
     height = min(max(_HEIGHT_PX * len(rows) + 90, _LEAST_PX), _MOST_PX)
     layout = {"height": height, "yaxis": {"autorange": "reversed", "type": "category"}, "xaxis": {"side": "top"}}
     note = (
         "hover tells whether a module computed as planned: one that is planned in a format has its colour in all three "
-        "cells; one that “follows” takes the formats of its inputs, and its observed cells may have any colours"
+        "cells; one that “follows” (grey) takes the formats of its inputs, and its observed cells may have any colours"
     )
     return Figure("formats", "precision", "Planned and observed formats by module", (trace,), layout, note)
 

@@ -9,6 +9,8 @@ from mpt.report.section import clean
 from mpt.units import bytes_text, number_text
 
 _LEAST_PX, _SPREAD_PX = 12, 26
+_ROOM, _LEAST_SPAN, _BEYOND = 0.3, 0.02, 0.05
+"""Of the values' span, above and below; the least span, of their size; and how far past 0 and 1 a share is drawn."""
 
 
 def figure(made: Comparison) -> Figure | None:
@@ -35,7 +37,10 @@ def figure(made: Comparison) -> Figure | None:
         })  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": "median step (ms): less is better"}},
-        "yaxis": {"title": {"text": f"{made.metric.at} {made.metric.name}"}},
+        "yaxis": {
+            "title": {"text": f"{made.metric.at} {made.metric.name}"},
+            "range": _range([p.quality for _, p in shown if p.quality is not None], made.metric.name == "accuracy"),
+        },
         "hovermode": "closest",
     }
     left_out = [clean(p.label) for p in made.points if p.label not in {q.label for _, q in shown}]
@@ -46,3 +51,11 @@ def figure(made: Comparison) -> Figure | None:
     if left_out:
         note += f". Not placed: {', '.join(left_out)} (emulated, or not measured)"
     return Figure("pareto", "verdict", "Quality, time and memory", tuple(traces), layout, note)
+
+
+def _range(values: list[float], share: bool) -> list[float]:
+    """Ends of the axis, with room for markers and labels; plotly's own are ±1 where all values are equal."""
+    low, high = min(values), max(values)
+    room = _ROOM * max(high - low, _LEAST_SPAN * (max(abs(low), abs(high)) or 1.0))
+    ends = [low - room, high + room]
+    return [max(ends[0], -_BEYOND), min(ends[1], 1 + _BEYOND)] if share else ends

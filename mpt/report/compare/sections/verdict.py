@@ -105,7 +105,7 @@ def _standing(made: Comparison, label: str) -> str:
     if not recommended:
         return f"; behind {clean(ahead)} by means of quality, time and memory"
     judged = next((seeds_text(j) for j in made.judged if j.pairing.candidate.label == ahead), "not judged")
-    return f"; recommended: {clean(ahead)} is ahead by its means, but not shown to be the better choice ({judged})"
+    return f"; recommended, as {clean(ahead)}, ahead by its means, is not shown to be the better choice ({judged})"
 
 
 def _spread(config: Config, metric: Metric) -> str:
