@@ -14,7 +14,8 @@ DataKind = Literal["images", "tokens"]
 class Batch(NamedTuple):
     """One micro-batch on the training device.
 
-    Shapes: images: inputs B,C,H,W floating, targets B int64; tokens: inputs and targets B,L int64.
+    Shapes: images: inputs B,C,H,W (users' features: B,F) floating, targets B int64; tokens: inputs and
+    targets B,L int64.
     """
 
     inputs: Tensor
@@ -40,7 +41,8 @@ class InputSpec:
 class DataSpec:
     """What the data are, after they were adapted to the model's InputSpec.
 
-    `shape` is (C, H, W) of one image or (L,) of one token window; `num_classes` is the
+    `shape` is (C, H, W) of one image, (F,) of one row of users' features (`kind` images too: one class for each
+    sample), or (L,) of one token window; `num_classes` is the
     vocabulary's size for tokens. `fingerprint` identifies content, split and order.
     """
 

@@ -36,6 +36,11 @@ def doubts(inputs: Tensor, targets: Tensor, classes: Sequence[str]) -> Iterator[
         low, high = (int(x) for x in inputs.to(torch.int64).aminmax())
         told = f"images of {_format(inputs)} from {low:,} to {high:,}"
         yield f"{told} are taken as they are: only bytes are scaled to 0–1"
+    yield from empty_classes(targets, classes)
+
+
+def empty_classes(targets: Tensor, classes: Sequence[str]) -> Iterator[str]:
+    """A sentence that names the classes without a training sample, if there are any."""
     seen = torch.bincount(targets.long(), minlength=len(classes))
     empty = [classes[i] for i in (seen == 0).nonzero().flatten().tolist()]
     if empty:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from mpt.config.schema import DataConfig
 from mpt.data._context import DataContext, DataSource
 from mpt.data._datasets import DatasetReader, Pair, tensor_of
 from mpt.data._doubts import doubts, require_numbers
+from mpt.data._features import open_features
 from mpt.data._feed import FeedSettings
 from mpt.data._images import finisher, plan_images
 from mpt.data._open import RawImages, batch_sizes, open_images
@@ -28,6 +29,7 @@ from mpt.usercode import FAULTS
 
 WANTED = 'want {"train": (inputs, targets), "eval": …} or {"train": dataset, "eval": dataset, "classes": n}'
 PARTS = ("train", "eval")
+Kind = Literal["images", "tokens", "features"]
 
 
 def _refuse(what: str, hint: str = WANTED) -> DataError:
@@ -38,7 +40,7 @@ def _refuse(what: str, hint: str = WANTED) -> DataError:
 class Arrays:
     """Both parts as tensors, and the class names (tokens: how many there are)."""
 
-    kind: DataKind
+    kind: Kind
     train: Pair
     evaluation: Pair
     classes: tuple[str, ...]
@@ -103,10 +105,10 @@ def given_arrays(result: object, path: str) -> Arrays:
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None:
         shapes = [tuple(t.shape) for pair in pairs for t in pair]
-        wanted = "want images B,C,H,W with targets B, or token ids B,L with targets B,L"
+        wanted = "want images B,C,H,W or floating features B,F with targets B, or token ids B,L with targets B,L"
         raise _refuse(f"`{path}` returned shapes {shapes}", wanted)
     targets = [y for _, y in pairs]
-    ids = targets if kind == "images" else [t for pair in pairs for t in pair]
+    ids = targets if kind != "tokens" else [t for pair in pairs for t in pair]
     assert isinstance(result, Mapping)
     classes = _classes(result.get("classes"), int(max(t.max() for t in ids)) + 1)
     _require_range(ids, len(classes))
@@ -125,11 +127,13 @@ def _pair(part: str, given: Any) -> Pair:
     return inputs, targets
 
 
-def _kind(inputs: Tensor, targets: Tensor) -> DataKind | None:
+def _kind(inputs: Tensor, targets: Tensor) -> Kind | None:
     if targets.is_floating_point() or targets.is_complex():
         return None
     if inputs.ndim == 4 and targets.ndim == 1:
         return "images"
+    if inputs.ndim == 2 and inputs.is_floating_point() and targets.ndim == 1:
+        return "features"
     fits = inputs.ndim == 2 and inputs.shape == targets.shape and not inputs.is_floating_point()
     return "tokens" if fits else None
 
@@ -150,6 +154,8 @@ def open_arrays(cfg: DataConfig, wanted: InputSpec, context: DataContext, given:
         source = open_images(cfg, wanted, context, raw)
         source.notes += doubts(*given.train, given.classes)
         return source
+    if given.kind == "features":
+        return open_features(cfg, wanted, context, given.train, given.evaluation, given.classes, fingerprint(*content))
     require_kind(cfg, wanted, "tokens")
     n = limited(cfg, len(given.train[1]))
     require_samples(cfg, n, len(given.evaluation[1]), context.world)
@@ -207,6 +213,6 @@ def _first(reader: DatasetReader) -> Tensor:
     except FAULTS as error:
         raise _refuse(f"{reader.name(0)} can't be read: {type(error).__name__}: {error}", WANTED) from error
     if not (x.ndim == 3 and y.ndim == 0) and not (x.ndim == 1 and x.shape == y.shape):
-        wanted = "want C,H,W with one class number, or token ids L with targets L"
+        wanted = "want C,H,W with one class number (F features: x.reshape(F, 1, 1)), or token ids L with targets L"
         raise _refuse(f"{reader.name(0)} has inputs {tuple(x.shape)} and targets {tuple(y.shape)}", wanted)
     return x

@@ -1,9 +1,9 @@
 """The user's own callable, which returns arrays, tensors or torch data sets.
 
 It returns `{"train": (inputs, targets), "eval": (inputs, targets)}`: images B,C,H,W (float as they shall be, or bytes
-that are scaled to 0–1) with one class number each, or token ids B,L with targets B,L. Or, for what does not fit into
-memory, `{"train": dataset, "eval": dataset, "classes": 10}` of torch data sets that give one such pair for each index.
-`classes` (names, or how many) is optional beside arrays.
+that are scaled to 0–1) or floating features B,F with one class number each, or token ids B,L with targets B,L. Or, for
+what does not fit into memory, `{"train": dataset, "eval": dataset, "classes": 10}` of torch data sets that give one
+pair for each index (images or tokens). `classes` (names, or how many) is optional beside arrays.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:
     if plan.data.kind == "tokens":
         return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
     inputs = torch.zeros(shape)
-    if channels_last(cfg):
+    if channels_last(cfg) and inputs.dim() == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     return Batch(inputs, torch.zeros(size, dtype=torch.int64))
 
