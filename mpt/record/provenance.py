@@ -26,6 +26,8 @@ _PREFIXES = (
     *("TRITON_", "WORLD_SIZE"),
 )
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "URL")
+BEGUN = "begun by"
+"""The line of source.txt for the first command of a run that others went on with."""
 _DIFF_LIMIT = 1_000_000
 _GIT_TIMEOUT_S = 10
 
@@ -67,16 +69,25 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def source(argv: Sequence[str], folder: Path | None = None) -> str:
+def begun_by(source: str) -> str:
+    """The command that began the run of a source.txt, empty where it has none."""
+    head = source.partition("\n\n")[0].splitlines()
+    lines = {key: value for key, _, value in (line.partition(": ") for line in head)}
+    return lines.get(BEGUN, lines.get("command", ""))
+
+
+def source(argv: Sequence[str], folder: Path | None = None, before: str = "") -> str:
     """source.txt: the command, the package's version and hash, and the commit and changes of the user's tree.
 
-    `folder` is where the command was typed; None: the working directory.
+    `folder` is where the command was typed; None: the working directory. `before` is the source.txt of a run that
+    goes on: the command that began it stays.
     """
     folder = folder or Path.cwd()
     digest, own = _own(Path(mpt.__file__).parent)
     commit, changes = _state(folder)
     lines = [
         f"command: {shlex.join(argv)}",
+        *(f"{BEGUN}: {command}" for command in [begun_by(before)] if command),
         f"folder: {folder}",
         f"python: {sys.executable}",
         f"mpt: {mpt.__version__}, sha256 of its files {digest}",

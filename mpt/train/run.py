@@ -78,7 +78,7 @@ def _train(
         saver = _saver(cfg, run_dir, writer)
 
         def go() -> Ending:
-            _describe(course, writer, seen, argv)
+            _describe(course, writer, seen, source(argv, before=_source_before(start)))
             _begin(course, writer, start, told)
             console.start([*_first_lines(course, start, seen, told), f"record: {run_dir}"])
             loop = Loop(course, batches=batches, writer=writer, saver=saver, console=console, stop=stop, memory=memory)
@@ -114,13 +114,19 @@ def _saver(cfg: RunConfig, run_dir: Path, writer: RunWriter) -> Saver:
     return Saver(store, background=cfg.checkpoint.background, sync=writer.sync, told=tell)
 
 
-def _describe(course: Course, writer: RunWriter, seen: Preflight, argv: list[str]) -> None:
+def _source_before(start: Origin) -> str:
+    """The source.txt of a run that goes on in its own folder."""
+    path = start.reopen / "source.txt" if start.reopen else None
+    return path.read_text(errors="replace") if path is not None and path.is_file() else ""
+
+
+def _describe(course: Course, writer: RunWriter, seen: Preflight, code: str) -> None:
     """Asked, decided, where, exact code and observed formats are on disk."""
     run = course.run
     writer.text("config.yaml", saved.dump(run.cfg))
     writer.json("plan", run.plan.to_json())
     writer.json("env", environment(run.plan.device, observed(), torch.get_num_threads()))
-    writer.text("source.txt", source(argv))
+    writer.text("source.txt", code)
     writer.json("audit", seen.document())
 
 

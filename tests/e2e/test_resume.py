@@ -88,6 +88,22 @@ def test_a_finished_run_is_left_alone_by_resume_auto(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "steps.jsonl").read_bytes() == before
 
 
+def test_a_run_that_goes_on_keeps_the_command_that_began_it(tmp_path: Path) -> None:
+    mpt("train", "trainer.max_steps=3", "run_dir=r", "model=mlp", "device=cpu", cwd=tmp_path)
+    mpt(
+        "train",
+        "trainer.max_steps=5",
+        "model=mlp",
+        "device=cpu",
+        "resume=r",
+        "checkpoint.allow_changes=true",
+        cwd=tmp_path,
+    )
+    first, second, *_ = (tmp_path / "r" / "source.txt").read_text().splitlines()
+    assert first.startswith("command: mpt train trainer.max_steps=5")
+    assert second == "begun by: mpt train trainer.max_steps=3 run_dir=r model=mlp device=cpu"
+
+
 def test_a_checkpoint_resumed_into_a_new_folder_brings_its_history(tmp_path: Path) -> None:
     words = ("train", *HARD)
     mpt(*words, "run_dir=whole", cwd=tmp_path)

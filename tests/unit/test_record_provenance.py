@@ -94,6 +94,14 @@ def test_the_source_names_the_command_so_that_a_shell_takes_it_again(tree: Path)
     assert f"mpt: {mpt.__version__}, sha256 of its files " in text
 
 
+def test_the_source_of_a_run_that_goes_on_keeps_the_command_that_began_it(tree: Path) -> None:
+    first = provenance.source(["mpt", "train", "seed=3"], tree)
+    second = provenance.source(["mpt", "train", "resume=a"], tree, before=first)
+    third = provenance.source(["mpt", "train", "resume=b"], tree, before=second)
+    assert third.startswith("command: mpt train resume=b\nbegun by: mpt train seed=3\n")
+    assert [provenance.begun_by(text) for text in (first, second, third, "")] == ["mpt train seed=3"] * 3 + [""]
+
+
 def test_the_source_has_the_commit_the_changes_and_the_untracked_names(tree: Path) -> None:
     clean = provenance.source(["mpt"], tree)
     assert f"\ncommit: {git(tree, 'rev-parse', 'HEAD').strip()}\n" in clean

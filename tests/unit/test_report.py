@@ -254,6 +254,22 @@ def test_the_report_is_strict_json_with_every_section(folder: Path, capsys: pyte
     assert document["headline"]["final"]["accuracy"] == 0.9812
 
 
+def test_the_report_tells_a_command_that_runs_it_again_elsewhere_and_no_label_twice(folder: Path) -> None:
+    made(folder)
+    (folder / "source.txt").write_text(
+        "command: mpt train resume=run\nbegun by: mpt train 'name=a b' run_dir=run resume=auto\n"
+        "folder: there\nmpt commit: aaa\ncommit: bbb\n"
+    )
+    facts = next(s for s in sections(read_run(folder)) if s.key == "configuration").facts
+    told = dict(facts)
+    assert len(told) == len(facts)
+    assert told["run it again"] == f"mpt train 'name=a b' run_dir={folder}-again"
+    assert (told["command"], told["folder"], told["typed in"]) == ("mpt train resume=run", str(folder), "there")
+    assert (told["mpt commit"], told["commit there"]) == ("aaa", "bbb")
+    (folder / "source.txt").write_text("command: mpt train 'name\n")
+    assert "run it again" not in dict(next(s for s in sections(read_run(folder)) if s.key == "configuration").facts)
+
+
 def test_the_command_prints_the_text_and_writes_the_markdown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(str(made(folder)), as_json=False) == 0
     assert "done: 20 steps" in capsys.readouterr().out

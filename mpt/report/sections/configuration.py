@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
+from mpt.record.provenance import begun_by
 from mpt.record.reader import RunData
 from mpt.report.section import Section, clean, get, mapping, number
 from mpt.units import bytes_text, counted
 
+_LABELS = {"folder": "typed in", "commit": "commit there"}
+"""Lines of source.txt whose names alone say too little beside the run's own folder and mpt's own commit."""
 _GROUPS = ("model", "data", "task", "precision", "scaling", "optimizer", "schedule")
 
 
@@ -65,6 +70,21 @@ def _source(run: RunData) -> list[tuple[str, str]]:
     """The lines of source.txt before the changes, and whether there were any."""
     head, _, changes = run.source.partition("\n\n")
     facts = [
-        (clean(key), clean(value)) for line in head.splitlines() for key, _, value in [line.partition(": ")] if value
+        (_LABELS.get(key, clean(key)), clean(value))
+        for line in head.splitlines()
+        for key, _, value in [line.partition(": ")]
+        if value
     ]
+    again = _again(begun_by(run.source), run.path)
+    facts = [("run it again", clean(again)), *facts] if again else facts
     return [*facts, ("changes", "the tree had changes: see source.txt")] if changes.strip() else facts
+
+
+def _again(command: str, folder: Path) -> str:
+    """The command that began the run, for a folder of its own beside it; empty where it is no shell's words."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    words = [word for word in words if word.lstrip("+") != "resume=auto"]
+    return shlex.join(f"run_dir={folder}-again" if word.startswith("run_dir=") else word for word in words)
