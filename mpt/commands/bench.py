@@ -20,7 +20,7 @@ USAGE = """mpt bench [group=choice] [key=value] … [--against expert] [--repeat
 
 Takes what `mpt train` takes; lists are compared: precision=fp32,bf16 trainer.compile=false,true 'seed=range(3)'.
 They take turns, the order alternates, the first round is dropped; figures whose noise passes 10 % are void.
-data.batch_size=auto finds the largest micro-batch that fits and keeps the batch of an update.
+data.batch_size=auto tells the largest micro-batch that fits; the usual batch of an update is measured, cut to fit.
 --against expert lets a hand-written loop over the same batches take turns too."""
 
 _AUTO = "data.batch_size=auto"
