@@ -196,8 +196,7 @@ def test_lists_of_any_keys_stand_side_by_side_each_against_float32_of_its_own_wo
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traced = []
-    for module in ("prediction", "against"):
-        monkeypatch.setattr(f"mpt.predict.{module}.trace", lambda *a: traced.append(a[0].precision.name) or trace(*a))
+    monkeypatch.setattr("mpt.predict.telling.trace", lambda *a: traced.append(a[0].precision.name) or trace(*a))
     words = ("model=mlp", "data.limit=64", "precision=bf16,fp32", "data.batch_size=8,32", "device=h100")
     found = predicted(capsys, *words)["plans"]
     assert sorted(traced) == 4 * ["bf16"] + 4 * ["fp32"]  # two batches of each; float32 of each batch is one of them
