@@ -74,7 +74,7 @@ def run(args: list[str]) -> int:
 def examined(cfg: DataConfig) -> Report:
     """Every sample of both parts, looked at. Raises: DataError where the data can't be opened."""
     from mpt import registry
-    from mpt.config.data import data_problems
+    from mpt.config.data import data_problems, idle_places
 
     problems = data_problems(cfg)
     if problems:
@@ -84,7 +84,7 @@ def examined(cfg: DataConfig) -> Report:
     report = Report()
     source = opened(module, cfg)
     try:
-        report.notes += source.notes
+        report.notes += [*idle_places(cfg), *source.notes]
         for look in source.examine():
             report.add(look)
         report.notes += batch_notes(cfg, source)

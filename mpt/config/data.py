@@ -14,27 +14,38 @@ PLACES = ("root", "download")
 
 
 def data_problems(cfg: DataConfig) -> list[Problem]:
-    """Everything. Raises: ConfigError when there is no such data set."""
+    """Everything. A file of the user's that is not read is one: something else would be trained on.
+
+    Raises: ConfigError when there is no such data set.
+    """
     entry = registry.load("data", cfg.name)
-    return [*_unread_places(entry, cfg), *entry.check(cfg)]
+    files = {key: value for key, value in _unread(entry, cfg).items() if Path(str(value)).expanduser().is_file()}
+    mistaken = [
+        Problem(f"data.{key}", f"got `{value}`, without effect: data={cfg.name} does not read it", _instead(cfg, key))
+        for key, value in files.items()
+    ]
+    return [*mistaken, *entry.check(cfg)]
 
 
-def _unread_places(entry: Any, cfg: DataConfig) -> list[Problem]:
-    """A problem for each place that is not read; a plugin's data set that declares nothing may read both."""
-    given = {"root": cfg.root, "download": cfg.download or None}
+def idle_places(cfg: DataConfig) -> list[str]:
+    """A sentence for each place that the data set never looks at."""
+    unread = _unread(registry.load("data", cfg.name), cfg)
+    return [
+        f"without effect: data.{key}={value}; data={cfg.name} does not read it: {_instead(cfg, key)}"
+        for key, value in unread.items()
+    ]
+
+
+def _unread(entry: Any, cfg: DataConfig) -> dict[str, str]:
+    """What is given of PLACES and not read; a plugin's data set that declares nothing may read both."""
+    given = {"root": cfg.root, "download": "true" if cfg.download else None}
     reads = getattr(entry, "READS", PLACES)
-    unread = {key: value for key, value in given.items() if value is not None and key not in reads}
-    return [Problem(f"data.{key}", _without_effect(cfg, value), _instead(cfg, key)) for key, value in unread.items()]
-
-
-def _without_effect(cfg: DataConfig, value: object) -> str:
-    told = "true" if value is True else f"`{value}`"
-    return f"got {told}, without effect: data={cfg.name} does not read it"
+    return {key: value for key, value in given.items() if value is not None and key not in reads}
 
 
 def _instead(cfg: DataConfig, key: str) -> str:
     """Which data set would read what was given."""
     if key == "download":
-        return "leave it away: only data=cifar10 and data=fashion_mnist are fetched"
-    own = ("images", "image_folder") if Path(str(cfg.root)).expanduser().is_dir() else ("text", "text")
+        return "leave it away, only data=cifar10 and data=fashion_mnist are fetched"
+    own = ("text", "text") if Path(str(cfg.root)).expanduser().is_file() else ("images", "image_folder")
     return f"leave it away; your own {own[0]}: data={own[1]} data.root={cfg.root}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from mpt.config.data import idle_places
 from mpt.config.gpus import GPUS
 from mpt.config.schema import RunConfig
 from mpt.config.update import rounds_stochastically
@@ -107,6 +108,7 @@ def _data(cfg: RunConfig, plan: Plan) -> Iterator[str]:
     idle += ["data.on_error=skip"] if cfg.data.on_error == "skip" else []
     if plan.data_bytes and idle:
         yield f"without effect: {' and '.join(idle)}; {plan.data.name} is read whole before the run"
+    yield from idle_places(cfg.data)
     n, at_once = plan.data.n_train, plan.batch_size * plan.processes
     if n % at_once >= _LEFT_OUT * n:
         left = f"{n % at_once:,} of {n:,} training samples are left out of each epoch, others each time"

@@ -14,10 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from mpt import registry
+from mpt.build import make_plan
 from mpt.config import schema
 from mpt.config._places import MIN_FREE_BYTES
 from mpt.config.check import check, check_plan, require
 from mpt.config.compose import compose
+from mpt.config.data import idle_places
 from mpt.config.fingerprint import fingerprint
 from mpt.config.ranges import RANGES, SCALE, Range
 from mpt.config.schema import RunConfig
@@ -333,18 +335,27 @@ def test_far_more_workers_than_cpus_are_refused(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("data", sorted(registry.names("data")))
-def test_a_place_is_refused_by_each_data_set_that_does_not_look_there(data: str, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    typed = (f"data={data}", "data.root=mine", "data.download=true", *(["data.path=a:b"] if data == "custom" else []))
-    told = {key: text for key, text in found(*typed).items() if "without effect" in text}
+def test_each_data_set_tells_the_places_that_it_does_not_look_at(data: str) -> None:
+    cfg = compose(
+        [f"data={data}", "data.root=mine", "data.download=true", *(["data.path=a:b"] if data == "custom" else [])],
+    )
     reads = registry.load("data", data).READS
-    assert set(told) == {f"data.{key}" for key in ("root", "download") if key not in reads}
+    told = idle_places(cfg.data)
+    assert len(told) == len({"root", "download"} - set(reads))
     if "root" not in reads:
-        assert told["data.root"].startswith(f"got `mine`, without effect: data={data} does")
-        assert told["data.root"].endswith("your own images: data=image_folder data.root=mine")
+        assert told[0].startswith(f"without effect: data.root=mine; data={data} does not read it")
+        assert told[0].endswith("your own images: data=image_folder data.root=mine")
 
 
-def test_who_gives_a_text_to_another_data_set_is_told_which_one_reads_it() -> None:
+def test_a_plan_tells_them() -> None:
+    assert any("data.root=mine; data=digits" in note for note in make_plan(compose(["data.root=mine"])).notes)
+
+
+def test_who_gives_a_text_to_another_data_set_is_told_which_one_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("To be, or not to be")
     told = found("model=gpt", "data=shakespeare", "data.root=mine.txt")
     assert set(told) == {"data.root"}
     assert told["data.root"].endswith("your own text: data=text data.root=mine.txt")
