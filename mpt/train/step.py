@@ -83,7 +83,6 @@ class Stepper:
         self._clip_norm, self._loss_weight = clip_norm, loss_weight
         self._seeds: dict[int, Tensor] = {}
         self._no_grad = torch.no_grad()
-        self._zero = torch.zeros_like(scaler.scale)  # made once: torch makes a tensor of a number in each call
         self._holders = list({id(t): t for t in (*policy.weights, *policy.masters, *scaler.leaves)}.values())
 
     def __call__(self, window: Window) -> Attempt:
@@ -144,7 +143,7 @@ class Stepper:
         if divisor is not None:
             norm = norm / divisor
         both = torch.add(norm, attempt.loss_sum, alpha=0)  # norm, or NaN where either is non-finite
-        found = (both - both).ne_(self._zero)  # finite: 0; inf and NaN: NaN, which is not 0
+        found = (both - both).ne_(0)  # finite: 0; inf and NaN: NaN, which is not 0
         largest = self._largest(grads, divisor) if scaler.wants_largest else None  # a kernel may unscale in place
         optimizer.step(grads, self._rates.now, self._clipped(divisor, norm), found)
         if scaler.changes:

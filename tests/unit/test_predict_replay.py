@@ -165,3 +165,13 @@ def test_measuring_leaves_random_states_alone(monkeypatch: pytest.MonkeyPatch) -
     before = torch.get_rng_state()
     calibrate.calibrate(step, plan.device, 1, 0.01)
     assert torch.get_rng_state().equal(before)
+
+
+def test_a_replayed_step_is_not_skipped() -> None:
+    step = traced(NETS["small_cnn"])
+    replay = Replay(step, CPU)
+    at = next(i for i, op in enumerate(step.ops) if op.name == "_fused_adamw_")
+    held = replay._outside[step.flow[at].given[0].storage]
+    before = held.clone()
+    replay._round()
+    assert not torch.equal(held, before)
