@@ -33,6 +33,7 @@ from mpt.predict.tracker import Tracker, Untraceable
 from mpt.recompute import blocks
 from mpt.train.engine import Engine, make_engine
 from mpt.train.faults import line_of
+from mpt.train.host import on_host
 from mpt.types import Batch
 from mpt.units import bytes_text
 from mpt.usercode import FAULTS
@@ -154,11 +155,11 @@ def _batch(cfg: RunConfig, plan: Plan, size: int) -> Batch:
 
 @contextmanager
 def _compiling(cfg: RunConfig, plan: Plan) -> Iterator[None]:
-    """What is compiled inside is compiled as in a run."""
+    """What is compiled inside is compiled as in a run, whose threads decide what is fused."""
     if not cfg.trainer.compile:
         yield
         return
-    with flags(cfg.precision, plan.device), unbuilt():
+    with flags(cfg.precision, plan.device), on_host(cfg, plan), unbuilt():
         yield
 
 

@@ -13,7 +13,7 @@ from mpt.predict.trace import Trace
 
 
 def told_trace(cfg: RunConfig, plan: Plan, batch: int | None = None, at_most: float = math.inf) -> Trace:
-    """As `trace`; one whose step torch's compiler takes apart, which takes 2 to 15 seconds, has a line before it."""
+    """As `trace`; one whose step torch's compiler takes apart, which takes up to 20 seconds, has a line before it."""
     if traced_compiled(cfg, plan):
         told = f"compiling for a trace: {cfg.precision.name}, batch {batch or plan.batch_size}, {plan.device.name}"
         print(told, file=sys.stderr, flush=True)

@@ -77,6 +77,19 @@ def test_recurrent_nets_are_predicted_with_what_their_kernels_keep(tmp_path: Pat
     assert abs(memory["predicted_peak_bytes"] - memory["peak_bytes"]) <= 8  # numbers of one element
 
 
+def test_a_tiny_nets_compiled_trace_uses_the_threads_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler fuses otherwise for another number of threads, and a run gives a tiny net one."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before, events = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            events.append(traced(COMPILED).events)
+    finally:
+        torch.set_num_threads(before)
+    assert events[0] == events[1]
+
+
 def test_a_chain_is_one_kernel_that_reads_its_input_and_writes_its_result(tmp_path: Path) -> None:
     words = user_model(tmp_path, "return (torch.relu(x) + 1).sigmoid() * 3")
     eager, compiled = traced(*words), traced(*words, COMPILED)
