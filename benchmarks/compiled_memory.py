@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-
-from _cells import Cell, value
+from _cells import Cell
 from _measure import Effort
 from _row import main
 from _six import SIX
-from predicted_memory import MEDIAN_PERCENT, WORST_PERCENT, compared
+from predicted_memory import cells
 
 PRECISIONS = ("fp32", "bf16")
 WHAT = (
@@ -19,18 +17,8 @@ WHAT = (
 
 
 def measure(effort: Effort) -> list[Cell]:
-    """The worst, the median, and the longest time that a prediction took; a line for each is printed."""
-    errors, spent = [], []
-    for net, words in SIX.items():
-        for precision in PRECISIONS:
-            error, seconds = compared(net, precision, (*words, "trainer.compile=true"))
-            errors.append(error)
-            spent.append(seconds)
-    return [
-        value(24, "worst", [max(errors)], WORST_PERCENT, WHAT, unit="%"),
-        value(24, "median", [statistics.median(errors)], MEDIAN_PERCENT, WHAT, unit="%"),
-        value(24, "told in, longest", [max(spent)], None, "plan and trace of one of these", unit="s"),
-    ]
+    """As row 11, without a limit of time."""
+    return cells(24, PRECISIONS, ("trainer.compile=true",), WHAT, None)
 
 
 if __name__ == "__main__":

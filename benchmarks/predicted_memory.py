@@ -7,6 +7,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -30,17 +31,18 @@ WHAT = (
 
 
 def measure(effort: Effort) -> list[Cell]:
+    """Of row 11."""
+    return cells(11, PRECISIONS, (), WHAT, LIMIT_S)
+
+
+def cells(row: int, precisions: Sequence[str], more: tuple[str, ...], what: str, limit_s: float | None) -> list[Cell]:
     """The worst, the median, and the longest time that a prediction took; a line for each is printed."""
-    errors, spent = [], []
-    for net, words in SIX.items():
-        for precision in PRECISIONS:
-            error, seconds = compared(net, precision, words)
-            errors.append(error)
-            spent.append(seconds)
+    pairs = [compared(net, precision, (*words, *more)) for net, words in SIX.items() for precision in precisions]
+    errors, spent = zip(*pairs, strict=True)
     return [
-        value(11, "worst", [max(errors)], WORST_PERCENT, WHAT, unit="%"),
-        value(11, "median", [statistics.median(errors)], MEDIAN_PERCENT, WHAT, unit="%"),
-        value(11, "told in, longest", [max(spent)], LIMIT_S, "plan and trace of one of these", unit="s"),
+        value(row, "worst", [max(errors)], WORST_PERCENT, what, unit="%"),
+        value(row, "median", [statistics.median(errors)], MEDIAN_PERCENT, what, unit="%"),
+        value(row, "told in, longest", [max(spent)], limit_s, "plan and trace of one of these", unit="s"),
     ]
 
 
