@@ -46,7 +46,7 @@ def run(args: list[str]) -> int:
     if known.json:
         from mpt.commands._console import print_json
 
-        print_json(_document(several, price))
+        print_json(_document(several, lines, price))
         return code
     from mpt.commands._console import console
     from mpt.report.text import render
@@ -147,8 +147,11 @@ def _others(words: Sequence[str]) -> tuple[str, ...]:
 def _sections(
     several: list[OneOf], lines: list[Line], config_dir: str | None, price: float | None
 ) -> Iterator[Section]:
+    from mpt.config.saved import merged
     from mpt.predict import sections
+    from mpt.predict.configuration import configuration_section
 
+    yield configuration_section([merged(line.config) for line in lines])
     if len(several) > 1:
         from mpt.predict.together import side_by_side
 
@@ -160,11 +163,17 @@ def _sections(
     yield sections.time_section(one.made, one.against.seconds, price)
 
 
-def _document(several: list[OneOf], price: float | None) -> dict[str, Any]:
+def _document(several: list[OneOf], lines: list[Line], price: float | None) -> dict[str, Any]:
+    from mpt.config.saved import merged
     from mpt.predict.document import predicted
 
     plans = [
-        {**one.made.plan.to_json(), "predicted": predicted(one.made, one.against.seconds, price)} for one in several
+        {
+            **one.made.plan.to_json(),
+            "config": merged(line.config),
+            "predicted": predicted(one.made, one.against.seconds, price),
+        }
+        for one, line in zip(several, lines, strict=True)
     ]
     if len(plans) == 1:
         return plans[0]
@@ -177,5 +186,5 @@ def _write(sections: list[Section], path: Path) -> bool:
     from mpt.report.files import write_reports
     from mpt.report.page import Page, Part, to_html
 
-    page = Page("mpt plan: " + sections[0].title, tuple(Part(section) for section in sections), ())
+    page = Page("mpt plan: " + sections[1].title, tuple(Part(section) for section in sections), ())
     return bool(write_reports(path.parent, {path.name: to_html(page)}))

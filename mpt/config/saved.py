@@ -22,7 +22,12 @@ from mpt.registry import did_you_mean
 
 
 def dump(cfg: RunConfig) -> str:
-    """The configuration as YAML, paths absolute; a group's own options stand beside its other keys."""
+    """The configuration as YAML."""
+    return _yaml.dump(merged(cfg))
+
+
+def merged(cfg: RunConfig) -> dict[str, Any]:
+    """The configuration as plain containers, paths absolute; a group's own options stand beside its other keys."""
     whole = asdict(cfg)
     for group in whole.values():
         if isinstance(group, dict) and "options" in group:
@@ -31,7 +36,7 @@ def dump(cfg: RunConfig) -> str:
     _make_absolute(whole["data"], ("root", "path"))
     _make_absolute(whole["model"], ("path",))
     _make_absolute(whole["checkpoint"], ("dir",))
-    return _yaml.dump(whole)
+    return whole
 
 
 def _make_absolute(group: dict[str, Any], keys: Sequence[str]) -> None:

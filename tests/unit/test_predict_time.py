@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpt.build import build, make_plan
 from mpt.cli import main
 from mpt.config.compose import compose
 from mpt.config.gpus import GPUS
+from mpt.config.saved import dump
 from mpt.predict.calibrate import calibrate, calibrated
 from mpt.predict.fake import trace
 from mpt.predict.prediction import keeping
@@ -266,6 +268,20 @@ def test_a_plan_for_another_machine_takes_torchao_as_installed_there_and_says_so
     assert plan["predicted"]["step_s"] > 0
     assert told in output(capsys, *words, "precision=bf16,fp8")
     assert told not in output(capsys, *words, "precision=bf16,fp32")
+
+
+def test_a_plan_shows_the_merged_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("model=mlp", "data.limit=64", "device=h100", "optimizer.lr=0.5")
+    found = predicted(capsys, *words)["config"]
+    assert found == yaml.safe_load(dump(compose(list(words))))
+    assert (found["optimizer"]["lr"], found["data"]["limit"], found["model"]["width"]) == (0.5, 64, 256)
+    shown = output(capsys, *words)
+    assert shown.startswith("Merged configuration run device=h100")
+    assert "optimizer name=adamw lr=0.5 weight_decay=0.01 fused=auto betas=[0.9,0.999]" in shown
+    several = output(capsys, *words, "precision=bf16,fp32")
+    assert "precision name=(as listed) backend=auto param=float32 compute=(as listed)" in several
+    plans = predicted(capsys, *words, "precision=bf16,fp32")["plans"]
+    assert [plan["config"]["precision"]["compute"] for plan in plans] == ["bfloat16", "float32"]
 
 
 def test_a_price_is_told_for_each_of_several_precisions_and_why_one_is_emulated(
